@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""What does the generated HTML of a page need before it is good to read?
+
+Each function mends one thing in a string of HTML and leaves every other byte as it
+was: no parser that would write the page anew, so formulas and drawings stay exact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+_DROPDOWN = re.compile(
+    r'<div class="(?P<classes>[^"]*\badmonition\b[^"]*)"(?P<rest>[^>]*)>\s*'
+    r'<p class="admonition-title">(?P<title>.*?)</p>',
+    re.S,
+)
+_FOLDING = {"dropdown", "toggle"}
+
+
+def close_of(html: str, start: int, tag: str) -> int:
+    """Return the offset just after the end tag of the `tag` that opens at `start`.
+
+    Raises:
+        ValueError: if the element is never closed.
+    """
+    depth = 0
+    for match in re.compile(rf"<(/?){tag}\b[^>]*>").finditer(html, start):
+        depth += -1 if match[1] else 1
+        if depth == 0:
+            return match.end()
+    raise ValueError(f"<{tag}> at offset {start} is never closed")
+
+
+def fold_dropdowns(html: str) -> str:
+    """Turn `dropdown` admonitions into native `<details>`.
+
+    They open by mouse, keyboard and the browser's own search in the page, without a
+    script, and print closed.
+    """
+    position = 0
+    while match := _DROPDOWN.search(html, position):
+        classes = match["classes"].split()
+        position = match.start() + 1
+        if not _FOLDING & set(classes):
+            continue
+        end = close_of(html, match.start(), "div")
+        kept = " ".join(name for name in classes if name not in _FOLDING)
+        title = re.sub(r"</?a\b[^>]*>", "", match["title"])
+        html = (
+            f'{html[: match.start()]}<details class="{kept} dd-fold"{match["rest"]}>'
+            f'<summary class="admonition-title">{title}</summary>'
+            f"{html[match.end() : end - len('</div>')]}</details>{html[end:]}"
+        )
+    return html
+
+
+def name_hidden_cells(html: str) -> str:
+    """Let the summary of a hidden cell be named by the words it shows."""
+    html = html.replace('<summary aria-label="Toggle hidden content">', "<summary>")
+    return re.sub(
+        r'<p class="(collapsed|expanded) admonition-title">(.*?)</p>',
+        r'<span class="\1">\2</span>',
+        html,
+    )
+
+
+def name_permalinks(html: str) -> str:
+    """Say to a screen reader what the mark beside a heading does."""
+    return re.sub(
+        r'<a class="headerlink" href="([^"]*)" title="([^"]*)">.*?</a>',
+        r'<a class="headerlink" href="\1" title="\2" aria-label="\2"></a>',
+        html,
+    )
+
+
+def list_citations(html: str) -> str:
+    """Give bibliography entries roles that ARIA still knows inside a list."""
+    html = re.sub(r'\brole="doc-biblioentry"', 'role="listitem"', html)
+    return re.sub(
+        r'<aside class="footnote(-list)? ([^"]*)"([^>]*?)( role="[^"]*")?>(.*?)',
+        r'<aside class="footnote\1 \2"\3 role="note">\5',
+        html,
+    )
+
+
+def wrap(html: str, tag: str, css_class: str | None = None) -> str:
+    """Put each `tag` into a box that may scroll sideways on a narrow screen.
+
+    With `css_class`, only elements that have this class. An element that stands in
+    such a box already is left alone.
+    """
+    pattern = re.compile(rf"<{tag}\b[^>]*>")
+    position = 0
+    while match := pattern.search(html, position):
+        position = match.end()
+        attributes = re.search(r'\bclass="([^"]*)"', match[0])
+        classes = attributes[1].split() if attributes else []
+        if css_class is not None and css_class not in classes:
+            continue
+        if re.search(r'<div class="[^"]*\bdd-scroll\b[^>]*>\s*$', html[: match.start()]):
+            continue
+        end = close_of(html, match.start(), tag)
+        before, element, after = html[: match.start()], html[match.start() : end], html[end:]
+        html = f'{before}<div class="dd-scroll">{element}</div>{after}'
+        position = match.end() + len('<div class="dd-scroll">')
+        if tag == "table":
+            position = end + len('<div class="dd-scroll">')
+    return html
+
+
+def wrap_drawings(html: str) -> str:
+    """Let a wide drawing scroll in its figure instead of shrinking to nothing."""
+
+    def box(match: re.Match[str]) -> str:
+        return wrap(match[0], "svg")
+
+    return re.sub(
+        r'<figure class="[^"]*\bdd-figure\b[^>]*>.*?</figure>', box, html, flags=re.S
+    )
+
+
+def size_images(
+    html: str, size: Callable[[str], tuple[int, int] | None]
+) -> str:
+    """Write width and height on images, so that nothing jumps while they load."""
+
+    def add(match: re.Match[str]) -> str:
+        tag = match[0]
+        source = re.search(r'\bsrc="([^"]*)"', tag)
+        if source is None or re.search(r"\bwidth=", tag) or "style=" in tag:
+            return tag
+        found = size(source[1])
+        if found is None:
+            return tag
+        width, height = found
+        return tag.replace("<img ", f'<img width="{width}" height="{height}" ', 1)
+
+    return re.sub(r"<img [^>]*>", add, html)
+
+
+def drop_empty(html: str) -> str:
+    """Remove targets and prompts that carry nothing a reader could see or follow."""
+    return re.sub(r'<div class="cell_input docutils container">\s*</div>', "", html)
+
+
+STEPS: Mapping[str, Callable[[str], str]] = {
+    "dropdowns": fold_dropdowns,
+    "hidden cells": name_hidden_cells,
+    "permalinks": name_permalinks,
+    "citations": list_citations,
+    "tables": lambda html: wrap(html, "table"),
+    "drawings": wrap_drawings,
+    "empty": drop_empty,
+}
+
+
+def mend(html: str) -> str:
+    """Apply every step that needs nothing but the page itself."""
+    for step in STEPS.values():
+        html = step(html)
+    return html

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// Brings a page's saved widgets to life without a kernel, over http and from disk.
+(() => {
+  const all = (kind) => document.querySelectorAll(`script[type="application/vnd.jupyter.widget-${kind}+json"]`);
+  const later = (f) => (window.requestIdleCallback || setTimeout)(f);
+  const saved = {}, models = {}, modules = {}, styles = {}, jobs = new Map(), queue = [];
+  let busy;
+
+  // What anywidget gives to render(), minus the kernel; one model for all its views.
+  const model = (id) => {
+    const values = { ...saved[id].state }, ears = {};
+    return {
+      static: true,
+      get: (key) => values[key],
+      set(key, value) {
+        values[key] = value;
+        (ears[`change:${key}`] || []).forEach((f) => f());
+      },
+      on: (name, f) => (ears[name] ||= new Set()).add(f),
+      off: (name, f) => ears[name]?.delete(f),
+      save_changes() {}, send() {},
+    };
+  };
+
+  const view = async (id) => {
+    if (!saved[id]) throw Error(`no saved state for ${id}`);
+    const { model_name: kind, state: { _esm, _css, children } } = saved[id];
+    const el = document.createElement("div");
+    if (/^[HV]Box/.test(kind)) {
+      el.className = `dd-${kind.toLowerCase().slice(0, 4)}`;
+      for (const child of children) el.append(await view(child.slice(10)));
+      return el;
+    }
+    if (!_esm) throw Error(`${kind} needs a kernel`);
+    if (_css && !styles[_css]) {
+      styles[_css] = document.createElement("style");
+      styles[_css].textContent = _css;
+      document.head.append(styles[_css]);
+    }
+    modules[_esm] ||= import(URL.createObjectURL(new Blob([_esm], { type: "text/javascript" })));
+    await (await modules[_esm]).default.render({ model: (models[id] ||= model(id)), el });
+    return el;
+  };
+
+  const next = async () => {
+    const job = queue.shift();
+    busy = job;
+    if (!job) return;
+    try {
+      const live = await view(job.id);
+      job.place.replaceWith(live);
+      if (asked(job)) live.scrollIntoView({ block: "center" });
+    } catch (error) {
+      console.warn("The still figure stays:", error);
+    }
+    later(next);
+  };
+
+  const asked = (job) => job.name && `&${location.hash.slice(1)}`.includes(`&${job.name}=`);
+  const near = new IntersectionObserver(
+    (seen) => seen.forEach((s) => s.isIntersecting && go(s.target)), { rootMargin: "600px" });
+  const go = (box) => {
+    queue.push(jobs.get(box));
+    jobs.delete(box);
+    near.unobserve(box);
+    if (!busy) later(next, (busy = true));
+  };
+  const link = () => jobs.forEach((job, box) => asked(job) && go(box));
+
+  const start = () => {
+    all("state").forEach((s) => Object.assign(saved, JSON.parse(s.textContent).state));
+    document.querySelectorAll("figure[data-model]").forEach((box) => jobs.set(box, {
+      id: box.dataset.model, name: box.dataset.widget, place: box.querySelector(".dd-frame"),
+    }));
+    all("view").forEach((s) => {
+      const place = document.createElement("div");
+      s.after(place);
+      jobs.set(place, { id: JSON.parse(s.textContent).model_id, place });
+    });
+    jobs.forEach((_, box) => near.observe(box));
+    link();
+    addEventListener("hashchange", link);
+  };
+  document.readyState === "loading" ? addEventListener("DOMContentLoaded", start) : start();
+})();

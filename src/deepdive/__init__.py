@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+"""The Transformer and what became of it, as changes to the same few parts.
+
+Submodules load on first use, so `import deepdive` is quick and torch is imported only
+by the modules that need it.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_SUBMODULES = {
+    "attention", "blocks", "checks", "configs", "device", "feedforward", "figures",
+    "kernels", "masks", "models", "norms", "positions", "pretrained", "show",
+    "tokenizers", "trace", "widgets",
+}  # fmt: skip
+
+
+def __getattr__(name: str):
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_SUBMODULES | {"__version__"})

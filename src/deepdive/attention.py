@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""How does one word read from the others, several times in parallel?"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from deepdive.kernels import attention_weights, fused
+from deepdive.kernels.contract import repeat_heads
+from deepdive.masks import Rule
+
+
+class MultiHeadAttention(nn.Module):
+    """Let every position read from the positions its mask allows, H times in parallel.
+
+        headᵢ = softmax(qᵢ kᵢᵀ / √D + bias) vᵢ,      out = [head₁ … head_H] W_O
+
+    With G = n_kv_heads key/value heads, query heads h·H/G … (h+1)·H/G − 1 share
+    key/value head h; G = H is the multi-head attention of Vaswani et al. 2017, §3.2.2.
+
+    Shapes:
+        x (B, T, d_model), context (B, S, d_model) → (B, T, d_model)
+        mask: a rule of `deepdive.masks`, or bool, True = may attend
+        bias: float, added to the scores; both broadcast to (B, H, T, S)
+
+    Args:
+        head_dim: width D of one head; d_model / n_heads unless given.
+        kernel: how scores become outputs; `kernels.equation` is the formula itself.
+        scale: factor on the scores; 1/√D unless given.
+
+    Raises:
+        ValueError: the numbers of heads and the width do not divide.
+
+    >>> import torch
+    >>> layer = MultiHeadAttention(d_model=32, n_heads=4)
+    >>> layer(torch.zeros(1, 5, 32)).shape
+    torch.Size([1, 5, 32])
+
+    Taught in: book/03_multi_head.ipynb
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = False,
+        kernel: Callable[..., Tensor] = fused,
+        scale: float | None = None,
+    ):
+        super().__init__()
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        if min(d_model, n_heads, n_kv_heads) < 1 or n_heads % n_kv_heads:
+            raise ValueError(
+                f"d_model {d_model}, n_heads {n_heads}, n_kv_heads {n_kv_heads} must "
+                f"be ≥ 1, and n_kv_heads must divide n_heads"
+            )
+        if head_dim is None and d_model % n_heads:
+            raise ValueError(
+                f"d_model {d_model} is not a multiple of n_heads {n_heads}; "
+                f"give head_dim"
+            )
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
+        self.head_dim = d_model // n_heads if head_dim is None else head_dim
+        self.kernel, self.scale = kernel, scale
+
+        self.q_proj = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(d_model, n_kv_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(d_model, n_kv_heads * self.head_dim, bias=bias)
+        self.o_proj = nn.Linear(n_heads * self.head_dim, d_model, bias=bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        mask: Tensor | Rule | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        context = x if context is None else context
+        self._check(x, "x")
+        self._check(context, "context")
+        q = split_heads(self.q_proj(x), self.n_heads)  # (B, H, T, D)
+        k = split_heads(self.k_proj(context), self.n_kv_heads)  # (B, G, S, D)
+        v = split_heads(self.v_proj(context), self.n_kv_heads)  # (B, G, S, D)
+        out = self.kernel(q, k, v, mask=mask, bias=bias, scale=self.scale)
+        return self.o_proj(merge_heads(out))
+
+    def _check(self, x: Tensor, name: str) -> None:
+        """A wrong width is named here, not deep inside a matrix product."""
+        width = self.q_proj.in_features
+        if x.dim() != 3 or x.shape[-1] != width:
+            raise ValueError(
+                f"{name} must have shape (batch, length, d_model = {width}), got "
+                f"{tuple(x.shape)}"
+            )
+
+
+def split_heads(x: Tensor, n_heads: int) -> Tensor:
+    """Cut the width into heads: a view of the same numbers, nothing is copied.
+
+    Shapes:
+        x (B, T, H·D) → (B, H, T, D)
+
+    Taught in: book/03_multi_head.ipynb
+    """
+    if x.shape[-1] % n_heads:
+        raise ValueError(f"width {x.shape[-1]} is not a multiple of {n_heads} heads")
+    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Lay the heads side by side again: (B, H, T, D) → (B, T, H·D).
+
+    Taught in: book/03_multi_head.ipynb
+    """
+    return x.transpose(1, 2).flatten(2)
+
+
+@contextmanager
+def record(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """See the attention weights of every layer, without changing the model's code.
+
+    Inside the `with` block each layer's kernel is the formula itself and its weights,
+    (B, H, T, S), are kept under the layer's name; the old kernels come back afterwards.
+
+    >>> import torch
+    >>> layer = MultiHeadAttention(d_model=8, n_heads=2)
+    >>> with record(layer) as seen:
+    ...     _ = layer(torch.zeros(1, 3, 8))
+    >>> seen[""].shape
+    torch.Size([1, 2, 3, 3])
+
+    Taught in: book/03_multi_head.ipynb
+    """
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, MultiHeadAttention)
+    }
+    kernels = {name: layer.kernel for name, layer in layers.items()}
+    seen: dict[str, Tensor] = {}
+
+    def keeping(name: str):
+        def kernel(q, k, v, mask=None, bias=None, scale=None):
+            weights = attention_weights(q, k, mask, bias, scale)
+            seen[name] = weights.detach()
+            return (weights @ repeat_heads(v.to(weights.dtype), q.shape[1])).to(v.dtype)
+
+        return kernel
+
+    try:
+        for name, layer in layers.items():
+            layer.kernel = keeping(name)
+        yield seen
+    finally:
+        for name, layer in layers.items():
+            layer.kernel = kernels[name]

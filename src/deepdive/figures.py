@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+"""How do the book's figures look? One style, as SVG that follows the page's theme.
+
+Matplotlib draws with the light theme's colours; each of them is then replaced by a CSS
+variable, so that one stored figure reads well on light and on dark pages and in print.
+"""
+
+import html
+import io
+import re
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure as MplFigure
+
+# One meaning each, in text, figures and widgets; the site defines the same variables.
+COLOURS = {
+    "q": "#0067a5",
+    "k": "#b34a00",
+    "v": "#00734f",
+    "ink": "#1f2328",
+    "muted": "#57606a",
+    "line": "#c9d1d9",
+    "paper": "#fefefe",
+    "soft": "#f4f6f8",
+}
+RC = {
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.labelsize": 10,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": COLOURS["muted"],
+    "axes.labelcolor": COLOURS["ink"],
+    "axes.titlecolor": COLOURS["ink"],
+    "text.color": COLOURS["ink"],
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["muted"],
+    "xtick.labelcolor": COLOURS["ink"],
+    "ytick.labelcolor": COLOURS["ink"],
+    "axes.grid": False,
+    "grid.color": COLOURS["line"],
+    "lines.linewidth": 2,
+    "lines.markersize": 5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "none",  # text stays text: searchable, and in the page's own font
+    "image.cmap": "cividis",
+}
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An SVG with its alternative text and caption, shown inline on page and in Lab."""
+
+    svg: str
+    alt: str
+    caption: str
+
+    def __post_init__(self):
+        if not self.alt.strip() or not self.caption.strip():
+            raise ValueError("a figure needs an alternative text and a caption")
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
+        label = html.escape(self.alt, quote=True)
+        svg = self.svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+        return {
+            "text/html": f'<figure class="dd-figure">{svg}'
+            f"<figcaption>{self.caption}</figcaption></figure>",
+            "image/svg+xml": self.svg,
+            "text/plain": f"Figure: {self.alt}",
+        }
+
+
+def subplots(width: float = 6.4, height: float = 3.0, **kwargs):
+    """`plt.subplots` in the book's style; sizes in inches, 6.4 is the page's width."""
+    with mpl.rc_context(RC):
+        return plt.subplots(figsize=(width, height), **kwargs)
+
+
+def finish(fig: MplFigure, alt: str, caption: str) -> Figure:
+    """Turn a matplotlib figure into one of the book's, and close it.
+
+    Args:
+        alt: kind of figure, what is measured, the trend; at most two sentences.
+        caption: what the figure shows; HTML such as <em> is allowed.
+    """
+    buffer = io.StringIO()
+    salt = "dd" + str(sum(alt.encode()) % 99991)  # ids differ between figures of a page
+    with mpl.rc_context(RC | {"svg.hashsalt": salt, "svg.id": None}):
+        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(fig)
+    return Figure(theme(buffer.getvalue()), alt, caption)
+
+
+def theme(svg: str) -> str:
+    """Drop the XML preamble, name the page's font, and let CSS choose the colours."""
+    svg = svg[svg.index("<svg ") :]
+    svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r"font: ([^;\"']*?px)[^;\"]*", rf"font: \1 {FONT}", svg)
+    for name, colour in COLOURS.items():
+        svg = svg.replace(f": {colour}", f": var(--dd-{name}, {colour})")
+    used = set(
+        re.findall(r"#([\w.-]+)[\")]", svg)
+    )  # of all the ids, few are referred to
+    svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
+    svg = re.sub(r"(\d+\.\d{2})\d+", r"\1", svg)
+    return re.sub(r"\s*\n\s*", "\n", svg).strip()
+
+
+def heatmap(ax, weights, rows, columns, title: str = "", digits: int = 3) -> None:
+    """Draw attention weights: a row for each query, a column for each key.
+
+    Args:
+        weights: (T, S) numbers between 0 and 1.
+        digits: decimals printed in each cell; 0 prints none.
+
+    Raises:
+        ValueError: the words do not fit the matrix, or it is not a matrix.
+    """
+    weights = np.asarray(weights, dtype=float)
+    if weights.shape != (len(rows), len(columns)):
+        raise ValueError(
+            f"weights {weights.shape} do not fit {len(rows)} × {len(columns)} words; "
+            f"give one head of one batch entry at a time"
+        )
+    ax.pcolormesh(weights, cmap="cividis", vmin=0, vmax=1, edgecolors="none")
+    ax.invert_yaxis()
+    ax.set_aspect("equal")
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set(title=title, xlabel="key", ylabel="query")
+    for (i, j), weight in np.ndenumerate(weights) if digits else ():
+        colour = "white" if weight < 0.55 else "black"
+        text = f"{weight:.{digits}f}"
+        ax.text(j + 0.5, i + 0.5, text, color=colour, ha="center", va="center")

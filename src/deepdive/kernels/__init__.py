@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: MIT
+"""One signature, several ways: how scores become outputs.
+
+    kernel(q, k, v, mask=None, bias=None, scale=None) → out
+
+q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) → (B, H, T, Dv); G divides H.
+"""
+
+from deepdive.kernels.equation import attention_weights, equation
+from deepdive.kernels.fused import fused
+
+__all__ = ["attention_weights", "equation", "fused"]

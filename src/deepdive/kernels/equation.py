@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""What is attention, as the paper writes it? The yardstick of the rest.
+
+Source: Vaswani et al. 2017, §3.2.1, equation 1.
+"""
+
+import torch
+from torch import Tensor
+
+from deepdive.kernels.contract import check_inputs, repeat_heads
+from deepdive.masks import Rule, as_tensor
+
+
+def attention_weights(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | Rule | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """How much each query takes from each key; every row sums to 1.
+
+        weights = softmax(q kᵀ · scale + bias),   scale = 1/√D unless given
+
+    Shapes:
+        q (B, H, T, D), k (B, G, S, D) → (B, H, T, S)
+        mask: a rule of `deepdive.masks`, or bool, True = may attend, broadcast
+        bias: float, added to the scores, broadcast
+
+    Raises:
+        ValueError, TypeError: sizes or dtypes do not fit; the message has the numbers.
+
+    Note:
+        A query that may see no key gets zeros, not NaN. Half precision is computed in
+        float32: the product of two float16 vectors can pass float16's limit of 65,504.
+
+    Taught in: book/02_attention.ipynb
+    """
+    check_inputs(q, k, None, mask, bias)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    q, k = q.to(wide), repeat_heads(k.to(wide), q.shape[1])
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+
+    scores = (q * scale) @ k.transpose(-2, -1)  # (B, H, T, S)
+    if bias is not None:
+        scores = scores + bias
+    if mask is None:
+        return scores.softmax(dim=-1)
+
+    allowed = as_tensor(mask, *scores.shape[-2:], scores.device)
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    sees_nothing = ~allowed.any(dim=-1, keepdim=True)
+    # Softmax over an empty set is NaN, in the gradient too: give such a row any finite
+    # scores before the softmax, and zeros after it.
+    weights = scores.masked_fill(sees_nothing, 0.0).softmax(dim=-1)
+    return weights.masked_fill(sees_nothing, 0.0)
+
+
+def equation(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | Rule | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Mix the values by the attention weights.
+
+        out = softmax(q kᵀ / √D + bias) v
+
+    Shapes:
+        q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) → (B, H, T, Dv)
+
+    Source: Vaswani et al. 2017, equation 1. Mask, bias, scale, errors: as in
+    `attention_weights`.
+
+    >>> q = k = torch.zeros(1, 1, 3, 2)            # all scores equal …
+    >>> v = torch.tensor([[[[0.], [3.], [6.]]]])
+    >>> equation(q, k, v).flatten().tolist()       # … so each query takes the mean
+    [3.0, 3.0, 3.0]
+
+    Taught in: book/02_attention.ipynb
+    """
+    check_inputs(q, k, v, mask, bias)
+    weights = attention_weights(q, k, mask, bias, scale)
+    return (weights @ repeat_heads(v.to(weights.dtype), q.shape[1])).to(q.dtype)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""Who may look at whom? A mask is a rule; tensors and tiles are made from it on demand.
+
+True means “may attend”. The last query stands beside the last key (bottom-right
+aligned), which is what a decoder with a cache needs: T new queries, S ≥ T keys.
+
+Taught in: book/02_attention.ipynb
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Everyone:
+    """Every query may attend to every key: the encoder's rule.
+
+    Args:
+        keep: (B, S) bool, False where the key is padding; None when nothing is padded.
+
+    >>> Everyone().tensor(2, 3)
+    tensor([[True, True, True],
+            [True, True, True]])
+    """
+
+    keep: Tensor | None = None
+
+    def __post_init__(self):
+        if self.keep is not None and (
+            self.keep.dtype != torch.bool or self.keep.dim() != 2
+        ):
+            raise ValueError(
+                f"keep must be a bool tensor of shape (B, S), got {self.keep.dtype} "
+                f"{tuple(self.keep.shape)}"
+            )
+
+    def allowed(self, query: Tensor, key: Tensor) -> Tensor:
+        """The rule itself, on positions that broadcast against each other."""
+        return torch.ones_like(query + key, dtype=torch.bool)
+
+    def tile(self, t0: int, t1: int, s0: int, s1: int, device=None) -> Tensor:
+        """One tile of the mask, queries t0 … t1 − 1 against keys s0 … s1 − 1.
+
+        Queries are counted on the keys' axis: the last query's position is S − 1.
+
+        Shapes:
+            → (t1 − t0, s1 − s0), or (B, 1, t1 − t0, s1 − s0) where there is padding
+        """
+        query = torch.arange(t0, t1, device=device)[:, None]
+        key = torch.arange(s0, s1, device=device)[None, :]
+        tile = self.allowed(query, key)
+        if self.keep is None:
+            return tile
+        return tile & self.keep[:, None, None, s0:s1].to(tile.device)
+
+    def tensor(self, T: int, S: int, device=None) -> Tensor:
+        """The whole mask for T queries and S keys.
+
+        Shapes:
+            → (T, S), or (B, 1, T, S) where there is padding
+
+        Raises:
+            ValueError: T or S is negative, or `keep` covers another number of keys.
+        """
+        if T < 0 or S < 0:
+            raise ValueError(f"T and S must be ≥ 0, got T = {T}, S = {S}")
+        if self.keep is not None and self.keep.shape[1] != S:
+            raise ValueError(f"keep covers {self.keep.shape[1]} keys, expected S = {S}")
+        return self.tile(S - T, S, 0, S, device=device)
+
+
+@dataclass(frozen=True, eq=False)
+class Causal(Everyone):
+    """No query may look ahead: the decoder's rule.
+
+        allowed(t, s)  =  s ≤ t   and   s > t − window   or   both t, s < prefix
+
+    Args:
+        window: how many keys a query may see, itself included; None for all.
+        prefix: the first `prefix` positions see each other in both directions.
+
+    >>> Causal().tensor(3, 3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0],
+            [1, 1, 1]], dtype=torch.int32)
+    >>> Causal().tensor(1, 3).int()   # one new token, two remembered ones
+    tensor([[1, 1, 1]], dtype=torch.int32)
+    """
+
+    window: int | None = None
+    prefix: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window must be ≥ 1 or None, got {self.window}")
+        if self.prefix < 0:
+            raise ValueError(f"prefix must be ≥ 0, got {self.prefix}")
+
+    @property
+    def plain(self) -> bool:
+        """True when the rule is s ≤ t and nothing else."""
+        return self.window is None and self.prefix == 0 and self.keep is None
+
+    def allowed(self, query: Tensor, key: Tensor) -> Tensor:
+        """The rule itself, on positions that broadcast against each other."""
+        allowed = key <= query
+        if self.window is not None:
+            allowed &= key > query - self.window
+        return allowed | ((query < self.prefix) & (key < self.prefix) & (query >= 0))
+
+
+Rule = Everyone  # every rule offers `allowed`, `tile` and `tensor`
+
+
+def as_tensor(mask: Tensor | Rule | None, T: int, S: int, device) -> Tensor | None:
+    """A rule or a boolean tensor as a boolean tensor; None stays None.
+
+    Raises:
+        TypeError: the tensor is not boolean. A 0/1 mask of numbers would be *added* to
+            the scores by some libraries and barely mask at all.
+    """
+    if mask is None:
+        return None
+    if isinstance(mask, Everyone):
+        return mask.tensor(T, S, device=device)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a rule or a bool tensor, got {got}")
+    return mask

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+"""How is the size of a vector kept in bounds? LayerNorm is torch's; RMSNorm is here."""
+
+import torch
+from torch import Tensor, nn
+
+
+class RMSNorm(nn.Module):
+    """Divide by the root mean square; no mean is subtracted and no bias is added.
+
+        y = w · x / √(mean(x²) + eps)
+
+    Shapes:
+        x (…, d_model) → (…, d_model)
+
+    Source: Zhang & Sennrich 2019 (arXiv:1910.07467); T5's norm has this form.
+
+    Note:
+        The mean square is computed in float32 for half-precision input.
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        return self.weight * (wide * scale).to(x.dtype)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""Real, trained weights, found on this machine and loaded into the book's models.
+
+Only `fetch` (or `python -m deepdive weights`) downloads; everything else works offline
+and says what is missing. Names load on first use: listing and fetching need no torch.
+"""
+
+import importlib
+
+_HOME = {
+    "DownloadError": "weights",
+    "MODELS": "files",
+    "WeightsMissing": "files",
+    "fetch": "weights",
+    "find": "files",
+    "load_bert": "bert",
+    "load_pickle": "pickles",
+    "load_tensors": "pickles",
+    "minilm": "bert",
+    "pool": "bert",
+    "sentence_embedding": "bert",
+    "similarity": "bert",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name in {*_HOME.values()}:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*_HOME, *_HOME.values()})

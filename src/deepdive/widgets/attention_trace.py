@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: MIT
+"""What happens to three words on their way through attention, number by number?
+
+The steps of Vaswani et al. 2017, §3.2, on matrices small enough to follow with a
+pencil. Python computes the example (`deepdive.trace`), the page recomputes what the
+reader edits, and Python can read the edited example back.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import torch
+
+from deepdive import trace
+from deepdive.masks import Causal
+from deepdive.widgets.base import Widget
+from deepdive.widgets.svg import Drawing, cividis, fmt, ink_on
+
+LARGEST = 8  # words, and columns: beyond that the printed numbers are no longer read
+LIMIT = 100.0  # an edited entry lies in [−100, 100]
+MATRICES = ("X", "W_Q", "W_K", "W_V", "W_O")
+STEPS = (
+    "overview",
+    "X",
+    "Q",
+    "K",
+    "V",
+    "raw_scores",
+    "scaled_scores",
+    "weights",
+    "head_outputs",
+    "output",
+)
+SHARES = "halves thirds quarters fifths sixths sevenths eighths".split()
+
+
+def exact_ties(example: trace.Example, n_heads: int = 1, causal: bool = False) -> list:
+    """Find the keys between which a query cannot decide: exactly equal scores.
+
+    Each entry is read as the decimal that it prints as and multiplied as a fraction, so
+    rounding neither makes a tie nor hides one.
+
+    Shapes:
+        → n_heads × T pairs (groups, zero): `groups` lists the tied columns, `zero` says
+        that the query itself is zero
+
+    >>> exact_ties(trace.CATS)[0][1]
+    ([[0, 2]], False)
+    """
+    X, W_Q, W_K = (_fractions(getattr(example, name)) for name in MATRICES[:3])
+    Q, K = _product(X, W_Q), _product(X, W_K)
+    width = len(Q[0]) // n_heads
+    found = []
+    for h in range(n_heads):
+        part = slice(h * width, (h + 1) * width)
+        rows = []
+        for i, query in enumerate(Q):
+            seen: dict[Fraction, list[int]] = {}
+            for j, key in enumerate(K[: i + 1] if causal else K):
+                score = sum(a * b for a, b in zip(query[part], key[part], strict=True))
+                seen.setdefault(score, []).append(j)
+            groups = [columns for columns in seen.values() if len(columns) > 1]
+            rows.append((groups, not any(query[part])))
+        found.append(rows)
+    return found
+
+
+def _fractions(matrix: torch.Tensor) -> list[list[Fraction]]:
+    """The entries as the decimals that they print as."""
+    return [[Fraction(repr(x)) for x in row] for row in matrix.tolist()]
+
+
+def _product(a: list[list[Fraction]], b: list[list[Fraction]]) -> list[list[Fraction]]:
+    """The matrix product of lists of rows."""
+    return [
+        [sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)]
+        for row in a
+    ]
+
+
+class AttentionTrace(Widget):
+    """Step through attention on a few words: X → Q, K, V → scores → weights → output.
+
+    Args:
+        example: words and matrices, at most 8 words and 8 columns.
+        n_heads: the number of heads at the start; one and two can be switched between.
+        editable: whether the reader may change the entries of X and of the weights.
+        name: the slug that keeps two such figures on one page apart.
+
+    Raises:
+        TypeError: `example` is no `deepdive.trace.Example`.
+        ValueError: too many words or columns, an entry that is no finite number, or
+            heads that do not divide the width.
+
+    Taught in: book/02_attention.ipynb, book/03_multi_head.ipynb
+    """
+
+    label: ClassVar[str] = "Attention, step by step"
+    height: ClassVar[int] = 760
+    height_narrow: ClassVar[int] = 1080
+
+    def __init__(
+        self,
+        example: trace.Example = trace.CATS,
+        n_heads: int = 1,
+        editable: bool = True,
+        name: str = "attention-trace",
+        **kwargs: Any,
+    ) -> None:
+        _check(example, n_heads)
+        self.example = example
+        width = example.X.shape[-1]
+        even = {2} if width % 2 == 0 else set()
+        self._counts = sorted({1, n_heads} | even)
+        traces = {str(n): trace.to_json(trace.attention(example, n)) for n in self._counts}
+        for result in traces.values():
+            result["words"] = list(example.words)
+        self._heads = n_heads
+        start = {
+            "step": 0,
+            "heads": n_heads,
+            "pick": "",
+            "edits": {},
+            "reversed": False,
+            "causal": False,
+        }
+        super().__init__(
+            data={"heads": self._counts, "traces": traces, "editable": editable},
+            start=start,
+            name=name,
+            alt=_describe(example, n_heads),
+            caption=(
+                "Attention on “" + " ".join(example.words) + "”. The numbers are chosen "
+                "by hand: they show how the calculation goes, not what a trained model "
+                "does. Printed to 3 decimals, computed in full."
+            ),
+            **kwargs,
+        )
+
+    def check(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a state that the figure could not draw."""
+        if state["step"] not in range(len(STEPS)):
+            raise ValueError(f"step must be 0 … {len(STEPS) - 1}, got {state['step']!r}")
+        if state["heads"] not in self._counts:
+            raise ValueError(f"heads must be one of {self._counts}, got {state['heads']!r}")
+        self._edited(state["edits"])
+        return state
+
+    @property
+    def edited(self) -> trace.Example:
+        """The example with the reader's entries, in the reader's order of words."""
+        example = self._edited(self.state["edits"])
+        if self.state["reversed"]:
+            example = example.reorder(list(range(len(example.words)))[::-1])
+        return example
+
+    @property
+    def result(self) -> dict:
+        """Every matrix of what the reader sees, computed by `deepdive.trace`."""
+        mask = Causal() if self.state["causal"] else None
+        return trace.attention(self.edited, self.state["heads"], mask=mask)
+
+    def _edited(self, edits: Mapping[str, float]) -> trace.Example:
+        """The example with single entries replaced; keys such as "W_Q.2.0"."""
+        changed = {name: getattr(self.example, name).clone() for name in MATRICES}
+        for key, value in edits.items():
+            name, *place = key.split(".")
+            rows, columns = changed[name].shape if name in changed else (0, 0)
+            inside = len(place) == 2 and all(p.isdecimal() for p in place)
+            if not inside or int(place[0]) >= rows or int(place[1]) >= columns:
+                raise ValueError(f"{key!r} names no entry; expected such as 'W_Q.2.0'")
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not abs(value) <= LIMIT:
+                raise ValueError(f"{key} must be a number of −100 … 100, got {value!r}")
+            changed[name][int(place[0]), int(place[1])] = value
+        return replace(self.example, **changed)
+
+    def frame(self) -> str:
+        """Scores, weights, values and outputs with their numbers; ties are marked."""
+        example, n_heads = self.example, self._heads
+        result = trace.to_json(trace.attention(example, n_heads))
+        ties = exact_ties(example, n_heads)
+        draw = _one_head if n_heads == 1 else _many_heads
+        return draw(result, ties, self.alt).svg()
+
+
+def _check(example: trace.Example, n_heads: int) -> None:
+    """Everything that the figure needs of its input, with the numbers at fault."""
+    if not isinstance(example, trace.Example):
+        raise TypeError(
+            f"example must be a deepdive.trace.Example, got {type(example).__name__}"
+        )
+    T, width = example.X.shape
+    if not (1 <= T <= LARGEST and 1 <= width <= LARGEST):
+        raise ValueError(
+            f"the figure prints up to {LARGEST} words and {LARGEST} columns, "
+            f"got {T} words of {width} columns"
+        )
+    for name in MATRICES:
+        for i, row in enumerate(getattr(example, name).tolist()):
+            for j, x in enumerate(row):
+                if not abs(x) <= LIMIT:  # NaN fails every comparison
+                    raise ValueError(
+                        f"{name}[{i}, {j}] must be a number of −100 … 100, got {x}"
+                    )
+    if isinstance(n_heads, bool) or not isinstance(n_heads, int):
+        raise TypeError(f"n_heads must be an int, got {n_heads!r}")
+    if n_heads < 1 or width % n_heads:
+        raise ValueError(f"width {width} cannot be cut into {n_heads} heads")
+
+
+def _describe(example: trace.Example, n_heads: int) -> str:
+    """Alternative text: the kind of picture, and where each word looks most."""
+    weights = trace.attention(example, n_heads)["weights"][0]
+    rows = []
+    for i, (groups, _) in enumerate(exact_ties(example, n_heads)[0]):
+        top = int(weights[i].argmax())
+        best = next((group for group in groups if top in group), [top])
+        each = " each" if len(best) > 1 else ""
+        rows.append(
+            f"{example.words[i]} most to {_join(example.words[j] for j in best)} "
+            f"({fmt(float(weights[i, top]))}{each})"
+        )
+    heads = "one head" if n_heads == 1 else f"{n_heads} heads"
+    return (
+        f"Matrices of attention with {heads}: scores, weights and outputs for "
+        f"“{' '.join(example.words)}”. Weights{'' if n_heads == 1 else ' of head 1'}: "
+        f"{', '.join(rows)}."
+    )
+
+
+def _join(words: Iterable[str]) -> str:
+    """“a”, “a and b”, “a, b and c”."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _short(x: float) -> str:
+    """Up to three decimals, without zeros at the end."""
+    text = fmt(x, 3)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def notices(result: Mapping[str, Any], ties: list) -> list[str]:
+    """One sentence for each exact tie and each zero query.
+
+    >>> notices(trace.to_json(trace.attention()), exact_ties(trace.CATS))
+    ['exact tie: chase gives cats and mice 0.384 each']
+    """
+    words, said = result["words"], []
+    for h, rows in enumerate(ties):
+        where = "" if len(ties) == 1 else f"head {h + 1}, "
+        for i, (groups, zero) in enumerate(rows):
+            if zero and groups:
+                share = SHARES[len(groups[0]) - 2]
+                said.append(f"{where}zero query: {words[i]} gives even {share}")
+                continue
+            said += [
+                f"{where}exact tie: {words[i]} gives {_join(words[j] for j in group)} "
+                f"{fmt(result['weights'][h][i][group[0]])} each"
+                for group in groups
+            ]
+    return said
+
+
+# ---- The first frame -------------------------------------------------------------
+
+
+class _Page(Drawing):
+    """A drawing that knows how this figure sets a matrix."""
+
+    tall, gap, size = 34, 2, 15
+
+    def titled(
+        self,
+        x: float,
+        y: float,
+        title: str,
+        values: list[list[float]],
+        cell: float,
+        rows: Sequence[str] = (),
+        cols: Sequence[str] = (),
+        shade: bool = False,
+        role: str = "ink",
+        ties: Sequence[tuple[list[list[int]], bool]] = (),
+        row_colour: str = "q",
+        col_colour: str = "k",
+    ) -> float:
+        """One matrix under its title; returns the x of its right edge."""
+        step = cell + self.gap
+        right = x + len(values[0]) * step - self.gap
+        self.text((x + right) / 2, y - 32, title, self.size, role, "middle", 600)
+        for j, word in enumerate(cols):
+            colour = col_colour
+            self.text(x + j * step + cell / 2, y - 9, word, 14, colour, "middle")
+        for i, row in enumerate(values):
+            top = y + i * (self.tall + self.gap)
+            if rows:
+                self.text(x - 10, top + 22, rows[i], self.size, row_colour, "end", 600)
+            tied = {j for group in ties[i][0] for j in group} if ties else set()
+            for j, value in enumerate(row):
+                self._entry(x + j * step, top, cell, value, shade, j in tied)
+        return right
+
+    def _entry(self, x, y, width, value, shade, tied):
+        ground = cividis(value) if shade else "paper"
+        ink = ink_on(ground) if shade else "ink"
+        self.rect(x, y, width, self.tall, ground, None if shade else "line")
+        words = fmt(value) if shade else _short(value)
+        self.text(x + width / 2, y + 22, words, self.size, ink, "middle")
+        if tied:  # the badge is a sign, not a colour
+            self.circle(x + width - 2, y + 2, 8.5, "paper", "ink")
+            self.text(x + width - 2, y + 6.5, "=", 13, "ink", "middle", 700)
+
+    def arrow(self, x1: float, x2: float, y: float, *words: str) -> None:
+        """From one matrix to the next, with what is done above the line."""
+        for n, line in enumerate(words):
+            self.text((x1 + x2) / 2, y - 8 - 17 * (len(words) - 1 - n), line, 14,
+                      "muted", "middle")  # fmt: skip
+        self.line(x1, y, x2 - 2, y, "muted", 1.5)
+        self.path([(x2 - 8, y - 5), (x2 - 2, y), (x2 - 8, y + 5)], "muted", 1.5)
+
+    def sums(self, x: float, y: float, rows: int) -> None:
+        """“= 1” after each row of weights."""
+        for i in range(rows):
+            self.text(x, y + i * (self.tall + self.gap) + 22, "Σ = 1", 14, "muted")
+
+    def height_of(self, rows: int) -> float:
+        """What a matrix of so many rows takes."""
+        return rows * (self.tall + self.gap)
+
+
+def _one_head(result: dict, ties: list, alt: str) -> Drawing:
+    """Scores → weights above, values → outputs below."""
+    words, width = result["words"], len(result["Q"][0])
+    left, rows = 16 + 9 * max(map(len, words)), len(words)
+    cell = 46
+    across = max(rows * 56 + rows * 62, width * 48 + width * 56)
+    page = _Page(left + across + 190, 0, alt)
+    y, tall = 58, page.height_of(rows)
+    names = [str(j + 1) for j in range(width)]
+    right = page.titled(left, y, "raw scores  q · k", result["raw_scores"][0], 52,
+                        words, words)  # fmt: skip
+    start = right + 116
+    page.arrow(right + 10, start - 8, y + tall / 2, f"÷ √{width}", "softmax")
+    right = page.titled(start, y, "weights", result["weights"][0], 58, (), words, True,
+                        ties=ties[0])  # fmt: skip
+    page.sums(right + 14, y, rows)
+    y += tall + 66
+    right = page.titled(left, y, "values  V", result["V"], cell, words, names, role="v",
+                        row_colour="k", col_colour="muted")  # fmt: skip
+    start = right + 116
+    page.arrow(right + 10, start - 60, y + tall / 2, "weights", "mix rows")
+    page.titled(start, y, "output", result["head_outputs"][0], 52, words, names,
+                col_colour="muted")  # fmt: skip
+    return _finish(page, y + tall, result, ties)
+
+
+def _many_heads(result: dict, ties: list, alt: str) -> Drawing:
+    """One line for each head, and below them the joined output."""
+    words, n_heads = result["words"], result["n_heads"]
+    width, rows = len(result["Q"][0]), len(words)
+    part = width // n_heads
+    left, cell = 16 + 9 * max(map(len, words)), 46
+    page = _Page(left + rows * 48 + rows * 58 + part * 58 + 205, 0, alt)
+    y, tall = 58, page.height_of(rows)
+    for h in range(n_heads):
+        names = [str(h * part + j + 1) for j in range(part)]
+        right = page.titled(left, y, f"head {h + 1}: raw scores",
+                            result["raw_scores"][h], cell, words, words)  # fmt: skip
+        start = right + 84
+        page.arrow(right + 8, start - 6, y + tall / 2, f"÷ √{part}", "softmax")
+        right = page.titled(start, y, f"weights {h + 1}", result["weights"][h], 56, (),
+                            words, True, ties=ties[h])  # fmt: skip
+        start = right + 66
+        page.arrow(right + 14, start - 6, y + tall / 2, f"· V{'₁₂₃₄₅₆₇₈'[h]}")
+        page.titled(start, y, f"output {h + 1}", result["head_outputs"][h], 56, (),
+                    names, col_colour="muted")  # fmt: skip
+        y += tall + 66
+    names = [str(j + 1) for j in range(width)]
+    page.titled(left, y, "joined side by side, times W_O", result["output"], 56, words,
+                names, col_colour="muted")  # fmt: skip
+    return _finish(page, y + tall, result, ties)
+
+
+def _finish(page: _Page, y: float, result: dict, ties: list) -> Drawing:
+    """The sentences under the picture, and the height that came out."""
+    for line in notices(result, ties):
+        y += 26
+        page.text(16, y, f"=  {line}", 15, "ink")
+    page.height = y + 16
+    return page

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: MIT
+"""How does Python draw a widget's first frame? With a few shapes and the book's colours.
+
+Every colour is written twice: as a CSS variable, so that the frame follows the page
+into dark mode, and as a plain value for programs that know no variables.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
+
+COLOURS = {
+    "q": "#0067a5",
+    "k": "#b34a00",
+    "v": "#00734f",
+    "ink": "#1f2328",
+    "muted": "#57606a",
+    "line": "#c9d1d9",
+    "paper": "#ffffff",
+    "soft": "#f4f6f8",
+    "accent": "#0067a5",
+    "focus": "#0067a5",
+}
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
+
+# Seventeen stops of the cividis map (Nuñez, Anderton and Renslow 2018); straight lines
+# between them stay within 11/255 of it. `common.js` has the same list.
+CIVIDIS = (
+    "00224e 002e6a 1a386f 32436d 434e6c 535a6d 61656f 6f7073 7d7c78 "
+    "8b8778 9a9376 aaa073 bbad6d ccba64 ddc858 efd748 fee838"
+).split()
+
+
+def fmt(value: float, digits: int = 3) -> str:
+    """Write a number as the page does: true minus sign, never "−0.000".
+
+    >>> fmt(-0.0001), fmt(-1.25, 1), fmt(float("-inf"))
+    ('0.000', '−1.3', '−∞')
+    """
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    step = Decimal(1).scaleb(-digits)
+    text = str(abs(Decimal(value)).quantize(step, rounding=ROUND_HALF_UP))
+    return ("−" if value < 0 and float(text) != 0 else "") + text
+
+
+def cividis(x: float) -> str:
+    """Colour of a weight between 0 and 1, as #rrggbb."""
+    place = min(max(float(x), 0.0), 1.0) * (len(CIVIDIS) - 1)
+    low = min(int(place), len(CIVIDIS) - 2)
+    part = place - low
+    mixed = (
+        math.floor(
+            int(CIVIDIS[low][i : i + 2], 16) * (1 - part)
+            + int(CIVIDIS[low + 1][i : i + 2], 16) * part
+            + 0.5
+        )
+        for i in (0, 2, 4)
+    )
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb (WCAG 2.2)."""
+
+    def linear(channel: float) -> float:
+        return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+
+    red, green, blue = (linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever reads better on the colour (always ≥ 4.5:1)."""
+    light = luminance(colour)
+    return "#000000" if (light + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
+
+
+def _paint(prop: str, colour: str | None) -> str:
+    """`fill` or `stroke` as attribute and as CSS variable."""
+    if colour is None:
+        return f'{prop}="none"'
+    if colour in COLOURS:
+        plain = COLOURS[colour]
+        return f'{prop}="{plain}" style="{prop}:var(--dd-{colour},{plain})"'
+    return f'{prop}="{colour}"'
+
+
+class Drawing:
+    """A list of shapes that becomes one `<svg>` with a description.
+
+    Colours are names of `COLOURS` or plain CSS colours; None paints nothing.
+    """
+
+    def __init__(self, width: float, height: float, alt: str) -> None:
+        """Start an empty drawing of the given size in user units (about px)."""
+        self.width, self.height, self.alt = width, height, alt
+        self.parts: list[str] = []
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        size: float = 15,
+        colour: str = "ink",
+        anchor: str = "start",
+        weight: int = 400,
+        rotate: float = 0,
+    ) -> None:
+        """Words on the base line y; anchor is start, middle or end."""
+        turn = f' transform="rotate({rotate:g} {x:g} {y:g})"' if rotate else ""
+        self.parts.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" font-weight="{weight}" '
+            f'text-anchor="{anchor}" {_paint("fill", colour)}{turn}>'
+            f"{html.escape(words)}</text>"
+        )
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: str | None = "soft",
+        stroke: str | None = None,
+        radius: float = 2,
+        stroke_width: float = 1,
+    ) -> None:
+        """A rectangle with slightly rounded corners."""
+        border = (
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
+            f'rx="{radius:g}" fill="none" stroke-width="{stroke_width:g}" '
+            f"{_paint('stroke', stroke)}/>"
+        )
+        if fill is not None:
+            self.parts.append(
+                f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" '
+                f'rx="{radius:g}" {_paint("fill", fill)}/>'
+            )
+        if stroke is not None:
+            self.parts.append(border)
+
+    def line(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        colour: str = "line",
+        width: float = 1,
+        dash: str = "",
+    ) -> None:
+        """A straight line; `dash` as in SVG, such as "4 3"."""
+        self.path([(x1, y1), (x2, y2)], colour, width, dash)
+
+    def path(
+        self,
+        points: Sequence[tuple[float, float]],
+        colour: str = "ink",
+        width: float = 2,
+        dash: str = "",
+    ) -> None:
+        """A line through the points."""
+        broken = f' stroke-dasharray="{dash}"' if dash else ""
+        places = " ".join(f"{round(x, 2):g},{round(y, 2):g}" for x, y in points)
+        self.parts.append(
+            f'<polyline points="{places}" fill="none" stroke-width="{width:g}" '
+            f'stroke-linejoin="round" stroke-linecap="round"{broken} '
+            f"{_paint('stroke', colour)}/>"
+        )
+
+    def circle(
+        self, x: float, y: float, r: float, fill: str | None = "ink", stroke: str | None = None
+    ) -> None:
+        """A dot or, with fill "paper" and a stroke, a ring."""
+        if fill is not None:
+            self.parts.append(
+                f'<circle cx="{x:g}" cy="{y:g}" r="{r:g}" {_paint("fill", fill)}/>'
+            )
+        if stroke is not None:
+            self.parts.append(
+                f'<circle cx="{x:g}" cy="{y:g}" r="{r:g}" fill="none" '
+                f'stroke-width="2" {_paint("stroke", stroke)}/>'
+            )
+
+    def hatch(self, x: float, y: float, width: float, height: float) -> None:
+        """A blocked cell: soft ground with slanted lines, the same in every figure."""
+        self.rect(x, y, width, height, "soft", "line")
+        step = 8
+        lines = []
+        for shift in range(step, int(width + height), step):
+            start = (x + max(0, shift - height), y + min(shift, height))
+            end = (x + min(shift, width), y + max(0, shift - width))
+            lines.append(f"M{start[0]:g} {start[1]:g}L{end[0]:g} {end[1]:g}")
+        self.parts.append(
+            f'<path d="{"".join(lines)}" fill="none" stroke-width="1" '
+            f"{_paint('stroke', 'line')}/>"
+        )
+
+    def cell(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        value: float | None,
+        digits: int = 3,
+        size: float = 14,
+        shade: bool = True,
+    ) -> None:
+        """One entry of a matrix: None is blocked; shaded entries lie in [0, 1]."""
+        if value is None:
+            self.hatch(x, y, width, height)
+            return
+        ground = cividis(value) if shade else "paper"
+        self.rect(x, y, width, height, ground, None if shade else "line")
+        ink = ink_on(ground) if shade else "ink"
+        if digits >= 0:
+            words = fmt(value, digits)
+            self.text(
+                x + width / 2, y + height / 2 + size * 0.35, words, size, ink, "middle"
+            )
+
+    def matrix(
+        self,
+        x: float,
+        y: float,
+        values: Sequence[Sequence[float | None]],
+        width: float = 56,
+        height: float = 34,
+        rows: Sequence[str] = (),
+        cols: Sequence[str] = (),
+        digits: int = 3,
+        size: float = 14,
+        shade: bool = True,
+        row_colour: str = "q",
+        col_colour: str = "k",
+    ) -> None:
+        """A matrix with its top left cell at (x, y); names stand left of and above it.
+
+        Rows are queries and columns keys wherever both appear. `digits=-1` draws the
+        shade alone.
+        """
+        gap = 2
+        for j, word in enumerate(cols):
+            centre = x + j * (width + gap) + width / 2
+            self.text(centre, y - 8, word, size, col_colour, "middle", 600)
+        for i, row in enumerate(values):
+            top = y + i * (height + gap)
+            if rows:
+                self.text(
+                    x - 10, top + height / 2 + size * 0.35, rows[i], size, row_colour, "end", 600
+                )
+            for j, value in enumerate(row):
+                self.cell(x + j * (width + gap), top, width, height, value, digits, size, shade)
+
+    def bars(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        values: Sequence[float],
+        top: float = 1.0,
+        colour: str = "accent",
+        gap: float = 3,
+    ) -> None:
+        """Upright bars in the box whose top left corner is (x, y); `top` is full height."""
+        step = width / len(values)
+        for i, value in enumerate(values):
+            tall = max(0.0, min(1.0, value / top)) * height
+            self.rect(
+                round(x + i * step + gap / 2, 2),
+                round(y + height - tall, 2),
+                round(step - gap, 2),
+                round(tall, 2),
+                colour,
+                radius=1.5,
+            )
+        self.line(x, y + height, x + width, y + height, "muted")
+
+    def svg(self) -> str:
+        """The finished picture, with its description as accessible name."""
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" '
+            f'aria-label="{html.escape(self.alt)}" '
+            f'viewBox="0 0 {self.width:g} {self.height:g}" '
+            f'width="{self.width:g}" height="{self.height:g}" '
+            f'font-family="{FONT}">{"".join(self.parts)}</svg>'
+        )
