@@ -9,6 +9,7 @@ import html
 import io
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -145,3 +146,16 @@ def heatmap(ax, weights, rows, columns, title: str = "", digits: int = 3) -> Non
         colour = "white" if weight < 0.55 else "black"
         text = f"{weight:.{digits}f}"
         ax.text(j + 0.5, i + 0.5, text, color=colour, ha="center", va="center")
+
+
+def diagram(name: str, alt: str, caption: str) -> Figure:
+    """One of the book's drawn diagrams, from `deepdive/diagrams/<name>.svg`.
+
+    Raises:
+        ValueError: there is no such diagram.
+    """
+    folder = Path(__file__).parent / "diagrams"
+    names = sorted(path.stem for path in folder.glob("*.svg"))
+    if name not in names:
+        raise ValueError(f"no diagram {name!r}; there are {', '.join(names)}")
+    return Figure((folder / f"{name}.svg").read_text(encoding="utf-8"), alt, caption)

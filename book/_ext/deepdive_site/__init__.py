@@ -109,6 +109,8 @@ def _reading_order(app: Sphinx) -> list[str]:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension with Sphinx."""
     app.add_config_value("deepdive_edition", "public", "env", str)
+    # Jupyter Book always sets this; the extension that reads it is not loaded.
+    app.add_config_value("comments_config", {}, "", dict)
     app.connect("config-inited", check_config)
     app.connect("builder-inited", maths.set_up)
     app.connect("builder-inited", use_own_search)

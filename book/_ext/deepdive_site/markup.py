@@ -55,14 +55,29 @@ def fold_dropdowns(html: str) -> str:
     return html
 
 
+_HIDDEN = re.compile(
+    r'<summary aria-label="Toggle hidden content">\s*'
+    r'<p class="collapsed admonition-title">Show (?P<what>\w+)</p>.*?</summary>',
+    re.S,
+)
+
+
 def name_hidden_cells(html: str) -> str:
-    """Let the summary of a hidden cell be named by the words it shows."""
-    html = html.replace('<summary aria-label="Toggle hidden content">', "<summary>")
-    return re.sub(
-        r'<p class="(collapsed|expanded) admonition-title">(.*?)</p>',
-        r'<span class="\1">\2</span>',
-        html,
-    )
+    """Name a folded cell by what it holds; the browser tells if it is open."""
+    position = 0
+    while match := _HIDDEN.search(html, position):
+        start = html.rindex("<details", 0, match.start())
+        inside = html[match.end() : close_of(html, start, "details")]
+        if match["what"] == "source":
+            words = "Code"
+        elif match["what"] == "content":
+            words = "Code and output" if "cell_output" in inside else "Set-up code"
+        else:
+            words = "Output"
+        summary = f"<summary>{words}</summary>"
+        html = html[: match.start()] + summary + html[match.end() :]
+        position = match.start() + len(summary)
+    return html
 
 
 def name_permalinks(html: str) -> str:

@@ -89,5 +89,6 @@ def _sections(app: Sphinx, docname: str) -> list[Section]:
             reference = next(iter(item.findall(nodes.reference)), None)
             if reference is not None and reference.get("anchorname"):
                 title = escape(reference.astext())
-                found.append(Section(title, reference["anchorname"]))
+                anchor = reference["anchorname"].removeprefix("#")
+                found.append(Section(title, anchor))
     return found

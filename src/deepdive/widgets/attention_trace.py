@@ -282,50 +282,47 @@ class _Page(Drawing):
         cell: float,
         rows: Sequence[str] = (),
         cols: Sequence[str] = (),
-        shade: bool = False,
+        ties: Sequence[tuple[list[list[int]], bool]] | None = None,
+        short: bool = False,
         role: str = "ink",
-        ties: Sequence[tuple[list[list[int]], bool]] = (),
         row_colour: str = "q",
         col_colour: str = "k",
     ) -> float:
-        """One matrix under its title; returns the x of its right edge."""
+        """One matrix under its title; shaded where ties are given. Returns its right edge."""
         step = cell + self.gap
         right = x + len(values[0]) * step - self.gap
+        self.width = max(self.width, right + 16)
         self.text((x + right) / 2, y - 32, title, self.size, role, "middle", 600)
         for j, word in enumerate(cols):
-            colour = col_colour
-            self.text(x + j * step + cell / 2, y - 9, word, 14, colour, "middle")
+            self.text(x + j * step + cell / 2, y - 9, word, 14, col_colour, "middle")
         for i, row in enumerate(values):
             top = y + i * (self.tall + self.gap)
             if rows:
                 self.text(x - 10, top + 22, rows[i], self.size, row_colour, "end", 600)
-            tied = {j for group in ties[i][0] for j in group} if ties else set()
             for j, value in enumerate(row):
-                self._entry(x + j * step, top, cell, value, shade, j in tied)
+                ground = "paper" if ties is None else cividis(value)
+                ink = "ink" if ties is None else ink_on(ground)
+                border = "line" if ties is None else None
+                left = x + j * step
+                self.rect(left, top, cell, self.tall, ground, border)
+                words = _short(value) if short else fmt(value)
+                self.text(left + cell / 2, top + 22, words, self.size, ink, "middle")
+        for i, (groups, _) in enumerate(ties or ()):
+            for j in (j for group in groups for j in group):
+                self.badge(x + j * step + cell - 3, y + i * (self.tall + self.gap) + 3)
         return right
 
-    def _entry(self, x, y, width, value, shade, tied):
-        ground = cividis(value) if shade else "paper"
-        ink = ink_on(ground) if shade else "ink"
-        self.rect(x, y, width, self.tall, ground, None if shade else "line")
-        words = fmt(value) if shade else _short(value)
-        self.text(x + width / 2, y + 22, words, self.size, ink, "middle")
-        if tied:  # the badge is a sign, not a colour
-            self.circle(x + width - 2, y + 2, 8.5, "paper", "ink")
-            self.text(x + width - 2, y + 6.5, "=", 13, "ink", "middle", 700)
+    def badge(self, x: float, y: float) -> None:
+        """The sign of an exact tie; a shape, so that it needs no colour."""
+        self.circle(x, y, 8, "paper", "ink")
+        self.text(x, y + 4.5, "=", 13, "ink", "middle", 700)
 
     def arrow(self, x1: float, x2: float, y: float, *words: str) -> None:
         """From one matrix to the next, with what is done above the line."""
-        for n, line in enumerate(words):
-            self.text((x1 + x2) / 2, y - 8 - 17 * (len(words) - 1 - n), line, 14,
-                      "muted", "middle")  # fmt: skip
-        self.line(x1, y, x2 - 2, y, "muted", 1.5)
-        self.path([(x2 - 8, y - 5), (x2 - 2, y), (x2 - 8, y + 5)], "muted", 1.5)
-
-    def sums(self, x: float, y: float, rows: int) -> None:
-        """“= 1” after each row of weights."""
-        for i in range(rows):
-            self.text(x, y + i * (self.tall + self.gap) + 22, "Σ = 1", 14, "muted")
+        for up, line in enumerate(reversed(words)):
+            self.text((x1 + x2) / 2, y - 8 - 17 * up, line, 14, "muted", "middle")
+        self.path([(x1, y), (x2, y)], "muted", 1.5)
+        self.path([(x2 - 6, y - 5), (x2, y), (x2 - 6, y + 5)], "muted", 1.5)
 
     def height_of(self, rows: int) -> float:
         """What a matrix of so many rows takes."""
@@ -335,26 +332,26 @@ class _Page(Drawing):
 def _one_head(result: dict, ties: list, alt: str) -> Drawing:
     """Scores → weights above, values → outputs below."""
     words, width = result["words"], len(result["Q"][0])
-    left, rows = 16 + 9 * max(map(len, words)), len(words)
-    cell = 46
-    across = max(rows * 56 + rows * 62, width * 48 + width * 56)
-    page = _Page(left + across + 190, 0, alt)
-    y, tall = 58, page.height_of(rows)
-    names = [str(j + 1) for j in range(width)]
-    right = page.titled(left, y, "raw scores  q · k", result["raw_scores"][0], 52,
-                        words, words)  # fmt: skip
-    start = right + 116
-    page.arrow(right + 10, start - 8, y + tall / 2, f"÷ √{width}", "softmax")
-    right = page.titled(start, y, "weights", result["weights"][0], 58, (), words, True,
-                        ties=ties[0])  # fmt: skip
-    page.sums(right + 14, y, rows)
-    y += tall + 66
-    right = page.titled(left, y, "values  V", result["V"], cell, words, names, role="v",
-                        row_colour="k", col_colour="muted")  # fmt: skip
-    start = right + 116
-    page.arrow(right + 10, start - 60, y + tall / 2, "weights", "mix rows")
-    page.titled(start, y, "output", result["head_outputs"][0], 52, words, names,
-                col_colour="muted")  # fmt: skip
+    rows, names = len(words), [str(j + 1) for j in range(width)]
+    page, y = _Page(0, 0, alt), 58
+    left, tall = 20 + 9 * max(map(len, words)), page.height_of(rows)
+    raw, weights = result["raw_scores"][0], result["weights"][0]
+    right = page.titled(left, y, "raw scores: query · key", raw, 58, words, words, short=True)
+    start = right + 104
+    page.arrow(right + 12, start - 10, y + tall / 2, f"÷ √{width}", "softmax")
+    right = page.titled(start, y, "weights", weights, 64, (), words, ties[0])
+    for i in range(rows):
+        page.text(right + 16, y + i * 36 + 22, "sum 1", 14, "muted")
+    page.width = max(page.width, right + 70)
+    y += tall + 68
+    right = page.titled(
+        left, y, "values V", result["V"], 42, words, names,
+        short=True, role="v", row_colour="k", col_colour="muted",
+    )  # fmt: skip
+    start = right + 108 + left - 20
+    page.arrow(right + 12, right + 84, y + tall / 2, "weights", "mix rows")
+    mixed = result["head_outputs"][0]
+    page.titled(start, y, "output", mixed, 58, words, names, col_colour="muted")
     return _finish(page, y + tall, result, ties)
 
 
@@ -362,33 +359,31 @@ def _many_heads(result: dict, ties: list, alt: str) -> Drawing:
     """One line for each head, and below them the joined output."""
     words, n_heads = result["words"], result["n_heads"]
     width, rows = len(result["Q"][0]), len(words)
-    part = width // n_heads
-    left, cell = 16 + 9 * max(map(len, words)), 46
-    page = _Page(left + rows * 48 + rows * 58 + part * 58 + 205, 0, alt)
-    y, tall = 58, page.height_of(rows)
+    part, names = width // n_heads, [str(j + 1) for j in range(width)]
+    page, y = _Page(0, 0, alt), 58
+    left, tall = 20 + 9 * max(map(len, words)), page.height_of(rows)
     for h in range(n_heads):
-        names = [str(h * part + j + 1) for j in range(part)]
-        right = page.titled(left, y, f"head {h + 1}: raw scores",
-                            result["raw_scores"][h], cell, words, words)  # fmt: skip
-        start = right + 84
-        page.arrow(right + 8, start - 6, y + tall / 2, f"÷ √{part}", "softmax")
-        right = page.titled(start, y, f"weights {h + 1}", result["weights"][h], 56, (),
-                            words, True, ties=ties[h])  # fmt: skip
-        start = right + 66
-        page.arrow(right + 14, start - 6, y + tall / 2, f"· V{'₁₂₃₄₅₆₇₈'[h]}")
-        page.titled(start, y, f"output {h + 1}", result["head_outputs"][h], 56, (),
-                    names, col_colour="muted")  # fmt: skip
-        y += tall + 66
-    names = [str(j + 1) for j in range(width)]
-    page.titled(left, y, "joined side by side, times W_O", result["output"], 56, words,
-                names, col_colour="muted")  # fmt: skip
+        raw, mixed = result["raw_scores"][h], result["head_outputs"][h]
+        title = f"head {h + 1}: raw scores"
+        right = page.titled(left, y, title, raw, 50, words, words, short=True)
+        start = right + 88
+        page.arrow(right + 10, start - 8, y + tall / 2, f"÷ √{part}", "softmax")
+        right = page.titled(start, y, "weights", result["weights"][h], 62, (), words, ties[h])
+        start = right + 74
+        page.arrow(right + 16, start - 8, y + tall / 2, f"· V{'₁₂₃₄₅₆₇₈'[h]}")
+        own = names[h * part : (h + 1) * part]
+        page.titled(start, y, "mixed values", mixed, 58, (), own, col_colour="muted")
+        y += tall + 68
+    title = "output: mixed values side by side, times Wₒ"
+    page.titled(left, y, title, result["output"], 76, words, names, col_colour="muted")
     return _finish(page, y + tall, result, ties)
 
 
 def _finish(page: _Page, y: float, result: dict, ties: list) -> Drawing:
     """The sentences under the picture, and the height that came out."""
     for line in notices(result, ties):
-        y += 26
-        page.text(16, y, f"=  {line}", 15, "ink")
-    page.height = y + 16
+        y += 28
+        page.badge(24, y - 5)
+        page.text(40, y, line, 15, "ink")
+    page.height = y + 18
     return page

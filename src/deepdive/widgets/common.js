@@ -133,9 +133,11 @@ function toHash(name, changed) {
 // store(model, defaults, clean): the one state object of a widget.
 //   get() → the whole state · set({key: value}) · subscribe(f) → stop · reset() · link()
 // Python's first state (data.start) wins over `defaults`; keys that aren't in it, and
-// values of another type, are ignored; clean(state) may then clamp what is left.
-export function store(model, defaults = {}, clean = (state) => state) {
+// values of another type, are ignored; clean(state) may then clamp what is left. On the
+// static page the address remembers the state, unless { hash: false } is passed.
+export function store(model, defaults = {}, clean = (state) => state, { hash = true } = {}) {
   const name = model.get("name");
+  const linked = model.static && hash;
   const start = { ...defaults, ...(model.get("data")?.start ?? {}) };
   const listeners = new Set();
   let timer;
@@ -148,13 +150,13 @@ export function store(model, defaults = {}, clean = (state) => state) {
     }
     return clean(state);
   };
-  let state = merged(model.get("state"), model.static ? fromHash(name) : null);
+  let state = merged(model.get("state"), linked ? fromHash(name) : null);
   const tell = () => [...listeners].forEach((f) => f(state));
   const changed = () => Object.fromEntries(
     Object.entries(state).filter(([key, value]) => !same(value, start[key])));
 
   const writeHash = () => {
-    if (!model.static) return;
+    if (!linked) return;
     clearTimeout(timer);
     timer = setTimeout(() => {
       try {
@@ -181,12 +183,13 @@ export function store(model, defaults = {}, clean = (state) => state) {
     if (asked) commit(merged(asked));
   };
   model.on("change:state", onModel);
-  if (model.static) globalThis.addEventListener("hashchange", onHash);
+  if (linked) globalThis.addEventListener("hashchange", onHash);
   return {
     get: () => state,
     set: (patch) => commit(merged(state, patch)),
     reset: () => commit(merged()),
     subscribe(f) { listeners.add(f); return () => listeners.delete(f); },
+    linked,
     link: () => location.href.split("#")[0] +
       (toHash(name, changed()) || `#${name}=${encodeURIComponent("{}")}`),
     destroy() {
@@ -211,15 +214,17 @@ function bind(options, show) {
 }
 
 // A range input with a number box. `values` (ascending) makes the slider walk a list,
-// such as the powers of two; the box then takes the nearest entry.
+// such as the powers of two; the box then takes the nearest entry. `label` names it in
+// plain words; `show` (nodes) may write it with subscripts.
 export function slider(options) {
-  const { label, min = 0, max = 1, step = 1, values = null, unit = "", hint = "" } = options;
+  const { label, show: shown = label, min = 0, max = 1, step = 1, values = null, unit = "",
+    hint = "" } = options;
   const id = uid("slider");
   const last = values ? values.length - 1 : max;
   const nearest = (x) => values.reduce(
     (best, v, i) => (Math.abs(v - x) < Math.abs(values[best] - x) ? i : best), 0);
   const range = h("input", {
-    type: "range", id, class: "dd-range", min: values ? 0 : min, max: last,
+    type: "range", id, class: "dd-range", "aria-label": label, min: values ? 0 : min, max: last,
     step: values ? 1 : step,
   });
   const box = h("input", {
@@ -245,7 +250,7 @@ export function slider(options) {
     send(v);
   });
   const el = h("div", { class: "dd-control dd-slider" },
-    h("label", { for: id, class: "dd-label" }, label,
+    h("label", { for: id, class: "dd-label" }, shown,
       hint && h("span", { class: "dd-hint" }, hint)),
     h("span", { class: "dd-row" }, range, box, unit && h("span", { class: "dd-unit" }, unit)));
   return { el, set: show, range, box };
@@ -288,7 +293,7 @@ export function toggle(options) {
   box.addEventListener("change", () => send(box.checked));
   const el = h("div", { class: "dd-control" },
     h("label", { class: "dd-option" }, box,
-      h("span", {}, options.label, options.hint && h("span", { class: "dd-hint" }, options.hint))));
+      h("span", {}, options.show ?? options.label, options.hint && h("span", { class: "dd-hint" }, options.hint))));
   return { el, set: show, box };
 }
 
@@ -397,7 +402,7 @@ export function shell(el, {
     if (!tableBox.hidden) fill();
   }, { "aria-expanded": false, "aria-controls": tableId });
   const reset = s && button("Reset", () => s.reset());
-  const link = s && model.static && button("Copy link", async () => {
+  const link = s?.linked && button("Copy link", async () => {
     const url = s.link();
     announce(await copyText(url) ? "Link to this state copied." : `Link to this state: ${url}`);
     link.textContent = "Copied";

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+// What a page of the book can do beyond plain HTML: dark mode, copying code,
+// keyboard access to boxes that scroll, and "you are here" in the contents.
+(function () {
+  "use strict";
+  const root = document.documentElement;
+
+  // --- Dark and light -----------------------------------------------------
+  const toggle = document.getElementById("dd-theme");
+  const show = (theme) => {
+    root.dataset.theme = theme;
+    toggle.setAttribute("aria-pressed", String(theme === "dark"));
+  };
+  show(root.dataset.theme);
+  toggle.addEventListener("click", () => {
+    const theme = root.dataset.theme === "dark" ? "light" : "dark";
+    show(theme);
+    try { localStorage.setItem("deepdive-theme", theme); } catch (_) { /* private mode */ }
+  });
+
+  // --- Copy a code cell ---------------------------------------------------
+  const copy = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch (_) {
+      // No clipboard from file:// in some browsers: select and use the old command.
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+  };
+  const status = document.createElement("p");
+  status.className = "dd-unseen";
+  status.setAttribute("role", "status");
+  document.body.append(status);
+  for (const block of document.querySelectorAll("article div.highlight")) {
+    if (block.closest(".cell_output") && !block.closest(".text_markdown")) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "dd-copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      await copy(block.querySelector("pre").textContent.trimEnd());
+      button.textContent = "Copied";
+      status.textContent = "Code copied";
+      setTimeout(() => { button.textContent = "Copy"; status.textContent = ""; }, 2000);
+    });
+    block.append(button);
+  }
+
+  // --- Boxes that scroll sideways can be reached and moved with the keyboard
+  const kinds = [
+    ["article pre", "Code"],
+    ["article .dd-scroll", "Table or figure"],
+    ["article div.math", "Formula"],
+  ];
+  const mark = () => {
+    for (const [selector, name] of kinds) {
+      for (const box of document.querySelectorAll(selector)) {
+        const scrolls = box.scrollWidth > box.clientWidth + 1;
+        if (scrolls === box.hasAttribute("tabindex")) continue;
+        if (scrolls) {
+          box.tabIndex = 0;
+          box.setAttribute("role", "group");
+          box.setAttribute("aria-label", name + ", scrolls sideways");
+        } else {
+          for (const attribute of ["tabindex", "role", "aria-label"]) {
+            box.removeAttribute(attribute);
+          }
+        }
+      }
+    }
+  };
+  const later = window.requestIdleCallback || ((task) => setTimeout(task, 200));
+  let waiting = 0;
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(mark, 150);
+  });
+  document.addEventListener("toggle", mark, true);
+  later(mark);
+
+  // --- A link into a folded box opens it ----------------------------------
+  const reveal = () => {
+    let id = "";
+    try { id = decodeURIComponent(location.hash.slice(1)); } catch (_) { return; }
+    const target = id && document.getElementById(id);
+    if (!target) return;
+    let folded = target.closest("details:not([open])");
+    if (!folded) return;
+    while (folded) {
+      folded.open = true;
+      folded = folded.parentElement.closest("details:not([open])");
+    }
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  reveal();
+
+  // --- Contents: close after a choice, mark the section being read --------
+  const side = document.getElementById("dd-nav");
+  side.addEventListener("click", (event) => {
+    const open = side.matches && side.hidePopover && side.matches(":popover-open");
+    if (open && event.target.closest("a")) side.hidePopover();
+  });
+  const links = new Map();
+  for (const link of side.querySelectorAll(".dd-sections a")) {
+    const id = decodeURIComponent(link.hash.slice(1));
+    const section = document.getElementById(id);
+    if (section) links.set(section, link);
+  }
+  if (links.size && "IntersectionObserver" in window) {
+    const seen = new Set();
+    const watcher = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        seen[entry.isIntersecting ? "add" : "delete"](entry.target);
+      }
+      const current = [...links.keys()].find((section) => seen.has(section));
+      if (!current) return;
+      for (const [section, link] of links) {
+        if (section === current) link.setAttribute("aria-current", "true");
+        else link.removeAttribute("aria-current");
+      }
+    }, { rootMargin: "-15% 0px -60% 0px" });
+    for (const section of links.keys()) watcher.observe(section);
+  }
+})();
