@@ -47,11 +47,16 @@ def fresh() -> Callable:
     """Return a function: chapter path → its fresh execution, made once a session."""
     from tools.notebooks import Run, execute
 
-    runs: dict[Path, Run] = {}
+    runs: dict[Path, Run | Exception] = {}
 
     def run(path: Path) -> Run:
         if path not in runs:
-            runs[path] = execute(path)
+            try:
+                runs[path] = execute(path)
+            except Exception as error:  # kept, so that each test fails at once
+                runs[path] = error
+        if isinstance(runs[path], Exception):
+            pytest.fail(f"{path.name} doesn't run: {runs[path]}", pytrace=False)
         return runs[path]
 
     return run

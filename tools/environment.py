@@ -21,6 +21,7 @@ def chapters() -> list[Path]:
 
 def settings(base: dict[str, str] | None = None) -> dict[str, str]:
     """Return a copy of the environment `base` with this repository's settings in it."""
+    (BUILD / "var").mkdir(parents=True, exist_ok=True)
     env = dict(os.environ if base is None else base)
     env |= {
         "PYTHONHASHSEED": "0",

@@ -72,6 +72,7 @@ def execute(path: Path) -> Run:
         timeout=CELL_TIMEOUT,
         kernel_name=KERNEL["name"],
         record_timing=False,
+        extra_arguments=["--IPKernelApp.log_level=40"],  # no note on local ports
         resources={"metadata": {"path": str(path.parent)}},
     )
     start = time.monotonic()

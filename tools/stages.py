@@ -304,6 +304,7 @@ def counts() -> tuple[int, int, int]:
 
 def test(python: Path) -> None:
     in_turn(
+        ("weights", lambda: weights(python)),
         ("lint", lambda: lint(python)),
         ("tests", lambda: tests(python)),
         ("nbval", lambda: nbval(python, chapters())),
@@ -343,7 +344,7 @@ def weights(python: Path) -> None:
 def audit(python: Path) -> None:
     if not (SITE / "index.html").exists():
         build(python)
-    run(python, "tools/audit")
+    run(python, "tools/audit/run.py")
 
 
 def clean(_python: Path | None = None) -> None:

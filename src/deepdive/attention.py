@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from deepdive.kernels import attention_weights, fused
@@ -30,7 +31,8 @@ class MultiHeadAttention(nn.Module):
         scale: factor on the scores; 1/√D unless given.
 
     Raises:
-        ValueError: the numbers of heads and the width do not divide.
+        ValueError: the numbers of heads and the width do not divide, or a shape is
+            wrong.  TypeError: the input has another dtype than the weights.
 
     >>> import torch
     >>> layer = MultiHeadAttention(d_model=32, n_heads=4)
@@ -57,6 +59,8 @@ class MultiHeadAttention(nn.Module):
                 f"d_model {d_model}, n_heads {n_heads}, n_kv_heads {n_kv_heads} must "
                 f"be ≥ 1, and n_kv_heads must divide n_heads"
             )
+        if head_dim is not None and head_dim < 1:
+            raise ValueError(f"head_dim must be ≥ 1, got {head_dim}")
         if head_dim is None and d_model % n_heads:
             raise ValueError(
                 f"d_model {d_model} is not a multiple of n_heads {n_heads}; "
@@ -88,13 +92,17 @@ class MultiHeadAttention(nn.Module):
         return self.o_proj(merge_heads(out))
 
     def _check(self, x: Tensor, name: str) -> None:
-        """A wrong width is named here, not deep inside a matrix product."""
-        width = self.q_proj.in_features
+        """A wrong width or dtype is named here, not deep inside a matrix product."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        width, dtype = self.q_proj.in_features, self.q_proj.weight.dtype
         if x.dim() != 3 or x.shape[-1] != width:
             raise ValueError(
                 f"{name} must have shape (batch, length, d_model = {width}), got "
                 f"{tuple(x.shape)}"
             )
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"{name} is {x.dtype}, the layer's weights are {dtype}")
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -103,18 +111,28 @@ def split_heads(x: Tensor, n_heads: int) -> Tensor:
     Shapes:
         x (B, T, H·D) → (B, H, T, D)
 
+    Raises:
+        ValueError: x has not three axes, or n_heads does not divide its width.
+
     Taught in: book/03_multi_head.ipynb
     """
-    if x.shape[-1] % n_heads:
+    if x.dim() != 3:
+        raise ValueError(f"x must be (B, T, width), got {tuple(x.shape)}")
+    if n_heads < 1 or x.shape[-1] % n_heads:
         raise ValueError(f"width {x.shape[-1]} is not a multiple of {n_heads} heads")
-    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+    return x.unflatten(-1, (n_heads, x.shape[-1] // n_heads)).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
     """Lay the heads side by side again: (B, H, T, D) → (B, T, H·D).
 
+    Raises:
+        ValueError: x has not four axes.
+
     Taught in: book/03_multi_head.ipynb
     """
+    if x.dim() != 4:
+        raise ValueError(f"x must be (B, H, T, D), got {tuple(x.shape)}")
     return x.transpose(1, 2).flatten(2)
 
 

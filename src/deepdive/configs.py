@@ -24,9 +24,13 @@ class BertConfig:
     norm_eps: float = 1e-12  # added to the variance, not to its root
 
     def __post_init__(self):
-        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be ≥ 1, got {getattr(self, name)}")
+        for name, value in vars(self).items():
+            if name != "norm_eps" and not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
+            if name != "norm_eps" and value < 1:
+                raise ValueError(f"{name} must be ≥ 1, got {value}")
+        if not self.norm_eps > 0:
+            raise ValueError(f"norm_eps must be > 0, got {self.norm_eps}")
         if self.d_model % self.n_heads:
             raise ValueError(
                 f"d_model {self.d_model} is not a multiple of n_heads {self.n_heads}"

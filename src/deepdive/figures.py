@@ -128,6 +128,8 @@ def heatmap(ax, weights, rows, columns, title: str = "", digits: int = 3) -> Non
     Raises:
         ValueError: the words do not fit the matrix, or it is not a matrix.
     """
+    if hasattr(weights, "detach"):  # a tensor, perhaps of a layer that is trained
+        weights = weights.detach().cpu().double()
     weights = np.asarray(weights, dtype=float)
     if weights.shape != (len(rows), len(columns)):
         raise ValueError(
@@ -143,7 +145,7 @@ def heatmap(ax, weights, rows, columns, title: str = "", digits: int = 3) -> Non
     ax.spines[:].set_visible(False)
     ax.set(title=title, xlabel="key", ylabel="query")
     for (i, j), weight in np.ndenumerate(weights) if digits else ():
-        colour = "white" if weight < 0.55 else "black"
+        colour = "white" if weight < 0.47 else "black"  # contrast ≥ 4.5
         text = f"{weight:.{digits}f}"
         ax.text(j + 0.5, i + 0.5, text, color=colour, ha="center", va="center")
 

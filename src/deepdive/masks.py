@@ -7,7 +7,7 @@ aligned), which is what a decoder with a cache needs: T new queries, S ≥ T key
 Taught in: book/02_attention.ipynb
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,12 +28,13 @@ class Everyone:
     keep: Tensor | None = None
 
     def __post_init__(self):
-        if self.keep is not None and (
-            self.keep.dtype != torch.bool or self.keep.dim() != 2
-        ):
+        keep = self.keep
+        if keep is not None and not isinstance(keep, Tensor):
+            raise TypeError(f"keep must be a tensor or None, got {type(keep).__name__}")
+        if keep is not None and (keep.dtype != torch.bool or keep.dim() != 2):
             raise ValueError(
-                f"keep must be a bool tensor of shape (B, S), got {self.keep.dtype} "
-                f"{tuple(self.keep.shape)}"
+                f"keep must be a bool tensor of shape (B, S), got {keep.dtype} "
+                f"{tuple(keep.shape)}"
             )
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
@@ -47,7 +48,16 @@ class Everyone:
 
         Shapes:
             → (t1 − t0, s1 − s0), or (B, 1, t1 − t0, s1 − s0) where there is padding
+
+        Raises:
+            ValueError: an end lies before its start, or a key outside `keep`.
         """
+        most = s1 if self.keep is None else self.keep.shape[1]
+        if t1 < t0 or not 0 <= s0 <= s1 <= most:
+            raise ValueError(
+                f"a tile needs t0 ≤ t1 and 0 ≤ s0 ≤ s1 ≤ {most}, got queries {t0} … "
+                f"{t1}, keys {s0} … {s1}"
+            )
         query = torch.arange(t0, t1, device=device)[:, None]
         key = torch.arange(s0, s1, device=device)[None, :]
         tile = self.allowed(query, key)
@@ -91,9 +101,14 @@ class Causal(Everyone):
 
     window: int | None = None
     prefix: int = 0
+    keep: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
         super().__post_init__()
+        for name in ("window", "prefix"):
+            value = getattr(self, name)
+            if not isinstance(value, int) and not (name == "window" and value is None):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window must be ≥ 1 or None, got {self.window}")
         if self.prefix < 0:

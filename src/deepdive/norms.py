@@ -15,16 +15,27 @@ class RMSNorm(nn.Module):
 
     Source: Zhang & Sennrich 2019 (arXiv:1910.07467); T5's norm has this form.
 
+    Raises:
+        ValueError: x has another width.  TypeError: x holds no floats.
+
     Note:
         The mean square is computed in float32 for half-precision input.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__()
+        if d_model < 1 or not eps >= 0:
+            raise ValueError(f"d_model must be ≥ 1 and eps ≥ 0, got {d_model}, {eps}")
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1:] != self.weight.shape:
+            raise ValueError(
+                f"x must be (…, {self.weight.numel()}), got {tuple(x.shape)}"
+            )
+        if not x.is_floating_point():
+            raise TypeError(f"x must hold floats, got {x.dtype}")
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         return self.weight * (wide * scale).to(x.dtype)

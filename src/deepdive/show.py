@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """How does a page show source code and matrices, so that ear and eye can follow?"""
 
+import ast
 import html
 import inspect
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,18 +30,20 @@ def show_source(obj, docstring: bool = False) -> Markdown:
     if _SRC not in path.parents:
         raise ValueError(f"{obj!r} is not part of deepdive: it stands in {path.name}")
     lines, first = inspect.getsourcelines(obj)
-    source = inspect.cleandoc("".join(lines)) if obj.__doc__ is None else "".join(lines)
-    if not docstring and obj.__doc__:
+    source = textwrap.dedent("".join(lines))  # a method stands indented in its class
+    if not docstring:
         source = _without_docstring(source)
     where = f"`src/{path.relative_to(_SRC).as_posix()}`, line {first}"
     return Markdown(f"```python\n{source.rstrip()}\n```\n\n{where}")
 
 
 def _without_docstring(source: str) -> str:
-    """Cut the first triple-quoted string out of a definition."""
-    start = source.index('"""')
-    end = source.index('"""', start + 3) + 3
-    return source[: source.rindex("\n", 0, start)] + source[end:]
+    """Cut the docstring out of a definition, if it has one."""
+    definition = ast.parse(source).body[0]
+    if ast.get_docstring(definition) is None:
+        return source
+    text, lines = definition.body[0], source.splitlines(keepends=True)
+    return "".join(lines[: text.lineno - 1] + lines[text.end_lineno :])
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ def matrix(
     Raises:
         ValueError: more than two axes, or headers that do not fit.
     """
+    if hasattr(values, "detach"):  # a tensor, perhaps of a layer that is trained
+        values = values.detach().cpu().double()
     array = np.atleast_2d(np.asarray(values, dtype=float))
     if array.ndim != 2:
         raise ValueError(f"{name} must have one or two axes, got shape {array.shape}")
@@ -85,9 +91,14 @@ def matrix(
             )
     if role not in _ROLES:
         raise ValueError(f"role must be one of {sorted(_ROLES)}, got {role!r}")
-    cells = [[f"{x + 0.0:.{digits}f}".replace("-", "−") for x in row] for row in array]
+    cells = [[_number(x, digits) for x in row] for row in array]
     table = _html(cells, array, name, rows, columns, role, shade)
     return Table(table, _text(cells, name, rows, columns))
+
+
+def _number(x: float, digits: int) -> str:
+    """Fixed decimals, a real minus sign, and no minus before a zero."""
+    return f"{round(x, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def beside(*tables: Table) -> Table:
@@ -124,7 +135,7 @@ def _shade(value: float) -> str:
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    ink = "#fff" if value < 0.55 else "#000"
+    ink = "#fff" if value < 0.47 else "#000"  # contrast ≥ 4.5 on either side
     colour = to_hex(colormaps["cividis"](min(max(value, 0.0), 1.0)))
     return f' style="background:{colour};color:{ink}"'
 

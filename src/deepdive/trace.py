@@ -31,7 +31,7 @@ class Example:
     W_O: Tensor
 
     def __post_init__(self):
-        T, d = len(self.words), self.X.shape[-1]
+        T, d = len(self.words), self.X.shape[-1] if self.X.dim() else 0
         if tuple(self.X.shape) != (T, d):
             raise ValueError(f"{T} words need X of shape ({T}, d), got {self.X.shape}")
         for name in ("W_Q", "W_K", "W_V", "W_O"):
@@ -41,6 +41,10 @@ class Example:
 
     def append(self, word: str, x: list[float]) -> "Example":
         """The same example with one more word at the end."""
+        if len(x) != self.X.shape[-1]:
+            raise ValueError(
+                f"x must hold {self.X.shape[-1]} numbers, got {len(x)}: {x}"
+            )
         X = torch.cat([self.X, matrix([x])])
         return replace(self, words=(*self.words, word), X=X)
 

@@ -94,3 +94,195 @@ def read_tables(root: Locator) -> Tables:
 
 
 SCENARIOS: list[Scenario] = []
+
+
+# ------------------------------------------------------------------- W3 · SoftmaxScale
+def _softmax_scale_act(page: Page, root: Locator) -> None:
+    focus(root, "slider", "Width d_k")
+    press(page, "End", "ArrowLeft")  # 1024, then 512
+    focus(root, "checkbox", "Divide by √dk")
+    press(page, "Space")
+    open_more(page, root)
+    type_number(page, root, "Temperature T", "0.5")
+    focus(root, "button", "Another draw")
+    press(page, "Enter")
+
+
+def _softmax_scale_expect() -> Tables:
+    from deepdive.widgets import SoftmaxScale
+
+    widget = SoftmaxScale()
+    draw = (widget.state["draw"] + 1) % 8
+    widget.state = {"d": 512, "scaled": True, "t": 0.5, "draw": draw}
+    return widget.numbers()
+
+
+# ------------------------------------------------------------------------ W7 · MaskGrid
+def _mask_grid_act(page: Page, root: Locator) -> None:
+    focus(root, "button", "Append a word")
+    press(page, "Enter", "Space", "Enter")  # eight words; further presses change nothing
+    focus(root, "radio", "causal")
+    press(page, "ArrowDown", "ArrowDown")  # bidirectional, prefix
+    focus(root, "slider", "Prefix length")
+    press(page, "ArrowRight")  # 4
+    open_more(page, root)
+    type_number(page, root, "Window (causal and prefix)", "3")
+    focus(root, "checkbox", "Ring each row's target: the next word")
+    press(page, "Space")
+
+
+def _mask_grid_expect() -> Tables:
+    from deepdive.masks import Causal
+
+    mask = Causal(window=3, prefix=4).tensor(8, 8)
+    # By hand: rows see 4, 4, 4, 4, then 3 each; rows 0–2 see their next word.
+    return {"mask": mask.int().tolist(), "counts": [[28], [64], [7], [0], [3]]}
+
+
+SCENARIOS += [
+    Scenario(
+        name="softmax-scale",
+        source="from deepdive.widgets import SoftmaxScale\nSoftmaxScale()",
+        act=_softmax_scale_act,
+        expect=_softmax_scale_expect,
+        state={"d": 512, "scaled": True, "t": 0.5},
+    ),
+    Scenario(
+        name="mask-grid",
+        source="from deepdive.widgets import MaskGrid\nMaskGrid()",
+        act=_mask_grid_act,
+        expect=_mask_grid_expect,
+        state={"rule": "prefix", "n": 8, "prefix": 4, "window": 3, "targets": True},
+    ),
+]
+
+
+# --------------------------------------------------------------------------------- Quiz
+def _quiz_act(page: Page, root: Locator) -> None:
+    fields = root.locator("fieldset")
+    fields.nth(0).get_by_role("radio").first.focus()
+    press(page, "Space", "ArrowDown")  # the second option
+    focus(fields.nth(0), "button", "Check")
+    press(page, "Enter")
+    fields.nth(1).get_by_role("textbox").focus()
+    page.keyboard.type("0,25")
+    press(page, "Enter")
+
+
+_QUIZ = """
+from deepdive.widgets import Quiz
+option = {"text": "`a`", "correct": True, "why": "so"}
+number = {"id": "n", "kind": "number", "prompt": "p(1 − p)?", "answer": 0.25, "why": "½ · ½"}
+pick = {"id": "c", "kind": "choice", "prompt": "d_k?", "options": [option, {"text": "b", "correct": False, "why": "no"}], "shuffle": False}
+Quiz([pick, number], name="quiz-test")
+"""
+
+SCENARIOS += [
+    Scenario(
+        name="quiz-test",
+        source=_QUIZ,
+        act=_quiz_act,
+        expect=dict,
+        state={"answers": {"c": 1, "n": "0,25"}, "checked": {"c": True, "n": True}},
+    ),
+]
+
+
+# ---------------------------------------------------------------------- AttentionTrace
+def _attention_trace_act(page: Page, root: Locator) -> None:
+    focus(root, "radio", "one")
+    press(page, "ArrowRight")  # two heads
+    focus(root, "button", "Next")
+    press(page, *["Enter"] * 7)  # step 7, the weights
+    root.locator("summary", has_text="Edit the numbers").focus()
+    press(page, "Enter")
+    _edit(page, root, "X, chase, column 3", "-0.7")
+    focus(root, "combobox", "Matrix")
+    press(page, "ArrowDown")  # W_Q
+    _edit(page, root, "W_Q, row 1, column 1", "2")
+    open_more(page, root)
+    root.get_by_role("checkbox").first.focus()
+    press(page, "Space")  # the causal mask
+    root.locator('button[data-key="weights.1.0.0"]').focus()
+    press(page, "ArrowDown", "ArrowDown", "ArrowRight")
+
+
+def _edit(page: Page, root: Locator, where: str, number: str) -> None:
+    focus(root, "spinbutton", where)
+    press(page, "ControlOrMeta+a")
+    page.keyboard.type(number)
+    press(page, "Enter")
+
+
+def _attention_trace_expect() -> Tables:
+    from dataclasses import replace
+
+    from deepdive import trace
+    from deepdive.masks import Causal
+
+    X, W_Q = trace.CATS.X.clone(), trace.CATS.W_Q.clone()
+    X[1, 2], W_Q[0, 0] = -0.7, 2
+    example = replace(trace.CATS, X=X, W_Q=W_Q)
+    result = trace.to_json(trace.attention(example, n_heads=2, mask=Causal()))
+    whole = ("X", "W_Q", "W_K", "W_V", "W_O", "Q", "K", "V", "concat", "output")
+    tables = {name: result[name] for name in whole}
+    for name in ("raw_scores", "scaled_scores", "weights", "head_outputs"):
+        tables |= {f"{name}.{h}": result[name][h] for h in range(2)}
+    return tables
+
+
+# --------------------------------------------------------------------------- HeadSplit
+def _head_split_act(page: Page, root: Locator) -> None:
+    focus(root, "button", "Next")
+    press(page, "Enter", "Enter")  # T5-11B, Gemma-7B
+    focus(root, "slider", "Heads h")
+    press(page, "ArrowRight", "ArrowRight")  # 24, 32 heads
+    open_more(page, root)
+    focus(root, "checkbox", "Count W_O", exact=False)
+    press(page, "Space")
+    type_number(page, root, "Words N", "2048")
+
+
+def _head_split_expect() -> Tables:
+    from deepdive.widgets.head_split import head_cost
+
+    cost = head_cost(3072, 32, 256, seq_len=2048, count_o=False)
+    keys = "d_model n_heads head_dim width seq_len q k v o parameters score_entries"
+    column = [[] if key == "o" else [cost[key]] for key in keys.split()]
+    other = []
+    for h in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64):
+        cut = head_cost(3072, h, None, 2048, False)
+        fixed = head_cost(3072, h, 256, 2048, False)
+        other.append([cut["parameters"], fixed["parameters"], fixed["score_entries"]])
+    return {"cost": column, "heads": other}
+
+
+SCENARIOS += [
+    Scenario(
+        name="attention-trace",
+        source="from deepdive.widgets import AttentionTrace\nAttentionTrace()",
+        act=_attention_trace_act,
+        expect=_attention_trace_expect,
+        state={
+            "step": 7,
+            "heads": 2,
+            "pick": "weights.1.2.1",
+            "edits": {"X.1.2": -0.7, "W_Q.0.0": 2},
+            "causal": True,
+        },
+    ),
+    Scenario(
+        name="head-split",
+        source="from deepdive.widgets import HeadSplit\nHeadSplit()",
+        act=_head_split_act,
+        expect=_head_split_expect,
+        state={
+            "preset": 3,
+            "n_heads": 32,
+            "head_dim": 256,
+            "rule": "fixed",
+            "count_o": False,
+            "seq_len": 2048,
+        },
+    ),
+]

@@ -68,7 +68,9 @@ def name_hidden_cells(html: str) -> str:
     while match := _HIDDEN.search(html, position):
         start = html.rindex("<details", 0, match.start())
         inside = html[match.end() : close_of(html, start, "details")]
-        if match["what"] == "source":
+        if re.search(r'<div class="cell [^"]*tag_solution[^"]*">\s*$', html[:start]):
+            words = "Solution"
+        elif match["what"] == "source":
             words = "Code"
         elif match["what"] == "content":
             words = "Code and output" if "cell_output" in inside else "Set-up code"
@@ -97,6 +99,11 @@ def list_citations(html: str) -> str:
         r'<aside class="footnote\1 \2"\3 role="note">\5',
         html,
     )
+
+
+def empty_headers(html: str) -> str:
+    """Make the corner of a table a plain cell: it heads nothing."""
+    return re.sub(r"<th\b[^>]*>\s*(?:<p>\s*</p>)?\s*</th>", "<td></td>", html)
 
 
 def wrap(html: str, tag: str, css_class: str | None = None) -> str:
@@ -128,7 +135,8 @@ def wrap_drawings(html: str) -> str:
     """Let a wide drawing scroll in its figure instead of shrinking to nothing."""
 
     def box(match: re.Match[str]) -> str:
-        return wrap(match[0], "svg")
+        alive = "data-model=" in match[0].split(">", 1)[0]  # a widget does it itself
+        return match[0] if alive else wrap(match[0], "svg")
 
     return re.sub(
         r'<figure class="[^"]*\bdd-figure\b[^>]*>.*?</figure>', box, html, flags=re.S
@@ -164,6 +172,7 @@ STEPS: Mapping[str, Callable[[str], str]] = {
     "hidden cells": name_hidden_cells,
     "permalinks": name_permalinks,
     "citations": list_citations,
+    "corners": empty_headers,
     "tables": lambda html: wrap(html, "table"),
     "drawings": wrap_drawings,
     "empty": drop_empty,

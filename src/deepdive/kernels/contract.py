@@ -1,42 +1,70 @@
 # SPDX-License-Identifier: MIT
 """What every kernel asks of its input, checked before any work is done."""
 
+import math
+from numbers import Real
+
 import torch
 from torch import Tensor
 
 from deepdive.masks import Everyone
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-def check_inputs(q: Tensor, k: Tensor, v: Tensor | None, mask, bias) -> None:
+
+def check_inputs(named: dict[str, Tensor], mask, bias, scale) -> None:
     """Raise an error that names the sizes, unless q, k, v, mask and bias fit together.
 
     Shapes:
-        q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) with G dividing H
+        named["q"] (B, H, T, D), "k" (B, G, S, D), with G dividing H; "v" (B, G, S, Dv)
+        where there are values
 
     Raises:
-        ValueError: a size is wrong.  TypeError: a dtype is wrong.
+        ValueError: a size is wrong.  TypeError: a type is wrong.
     """
-    named = {"q": q, "k": k} | ({} if v is None else {"v": v})
+    q, k, v = named["q"], named["k"], named.get("v", named["k"])
     for name, x in named.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
         if x.dim() != 4:
             raise ValueError(
                 f"{name} must have 4 axes (B, heads, length, width), got shape "
                 f"{tuple(x.shape)}"
             )
-        if not x.is_floating_point() or x.dtype != q.dtype:
+        if x.dtype not in FLOATS or x.dtype != q.dtype:
             raise TypeError(
                 f"q, k and v must share one floating dtype, got {name} {x.dtype} "
                 f"beside q {q.dtype}"
             )
     (B, H, T, D), (B_k, G, S, D_k) = q.shape, k.shape
-    if B_k != B or D_k != D or (v is not None and v.shape[:3] != k.shape[:3]):
+    if B_k != B or D_k != D or D == 0 or v.shape[:3] != k.shape[:3]:
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items())
-        raise ValueError(f"batch, key length or head width differ: {shapes}")
-    if G == 0 or H % G:
+        raise ValueError(f"batch, key length or head width do not fit: {shapes}")
+    if min(H, G) == 0 or H % G:
         raise ValueError(f"{H} query heads cannot share {G} key/value heads evenly")
-    check_broadcast("mask", mask, (B, H, T, S))
-    check_broadcast("bias", bias, (B, H, T, S))
-    if bias is not None and not bias.is_floating_point():
+    check_mask(mask, (B, H, T, S))
+    check_bias(bias, (B, H, T, S))
+    if scale is not None and not isinstance(scale, Real):
+        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+
+
+def check_mask(mask, shape: tuple[int, ...]) -> None:
+    """None, a rule whose padding covers the batch, or a tensor that broadcasts."""
+    if not isinstance(mask, Everyone):
+        return check_broadcast("mask", mask, shape)
+    if mask.keep is not None and tuple(mask.keep.shape) != (shape[0], shape[3]):
+        raise ValueError(
+            f"keep {tuple(mask.keep.shape)} does not cover batch {shape[0]} and "
+            f"{shape[3]} keys"
+        )
+
+
+def check_bias(bias, shape: tuple[int, ...]) -> None:
+    """None, or floats that broadcast."""
+    check_broadcast("bias", bias, shape)
+    if bias is not None and bias.dtype not in FLOATS:
         raise TypeError(
             f"bias is added to the scores: a float tensor, got {bias.dtype}"
         )
@@ -44,7 +72,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor | None, mask, bias) -> None:
 
 def check_broadcast(name: str, x, shape: tuple[int, ...]) -> None:
     """A tensor must broadcast to (B, H, T, S) without widening it."""
-    if x is None or isinstance(x, Everyone):
+    if x is None:
         return
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")

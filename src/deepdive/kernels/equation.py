@@ -36,7 +36,7 @@ def attention_weights(
 
     Taught in: book/02_attention.ipynb
     """
-    check_inputs(q, k, None, mask, bias)
+    check_inputs({"q": q, "k": k}, mask, bias, scale)
     wide = torch.promote_types(q.dtype, torch.float32)
     q, k = q.to(wide), repeat_heads(k.to(wide), q.shape[1])
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -44,12 +44,13 @@ def attention_weights(
     scores = (q * scale) @ k.transpose(-2, -1)  # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
-    if mask is None:
+    if mask is None and bias is None:
         return scores.softmax(dim=-1)
 
     allowed = as_tensor(mask, *scores.shape[-2:], scores.device)
-    scores = scores.masked_fill(~allowed, -torch.inf)
-    sees_nothing = ~allowed.any(dim=-1, keepdim=True)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    sees_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
     # Softmax over an empty set is NaN, in the gradient too: give such a row any finite
     # scores before the softmax, and zeros after it.
     weights = scores.masked_fill(sees_nothing, 0.0).softmax(dim=-1)
@@ -81,6 +82,6 @@ def equation(
 
     Taught in: book/02_attention.ipynb
     """
-    check_inputs(q, k, v, mask, bias)
+    check_inputs({"q": q, "k": k, "v": v}, mask, bias, scale)
     weights = attention_weights(q, k, mask, bias, scale)
     return (weights @ repeat_heads(v.to(weights.dtype), q.shape[1])).to(q.dtype)

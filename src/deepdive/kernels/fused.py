@@ -29,7 +29,7 @@ def fused(
 
     Taught in: book/02_attention.ipynb
     """
-    check_inputs(q, k, v, mask, bias)
+    check_inputs({"q": q, "k": k, "v": v}, mask, bias, scale)
     if q.shape[-1] != v.shape[-1]:
         return equation(q, k, v, mask, bias, scale)  # torch's kernel is slow here
     T, S = q.shape[-2], k.shape[-2]
@@ -47,7 +47,9 @@ def fused(
     if bias is not None:
         extra = bias.to(q.dtype)
         if allowed is not None:
-            extra = extra.masked_fill(~allowed, -torch.inf)
+            extra = torch.where(allowed, extra, -torch.inf)
+    if extra is not None and extra.dim() < 2:
+        extra = extra.expand(T, S)  # torch's kernel asks for two axes at least
     return scaled_dot_product_attention(
         q, k, v, attn_mask=extra, scale=scale, **grouped
     )

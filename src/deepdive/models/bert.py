@@ -4,6 +4,7 @@
 Source: Devlin et al. 2018 (arXiv:1810.04805), §3 and appendix A.
 """
 
+import torch
 from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention
@@ -38,6 +39,7 @@ class Bert(nn.Module):
 
     Raises:
         ValueError: an id lies outside the vocabulary, or T above `max_seq_len`.
+        TypeError: ids that are not integers, or a `keep` that is not boolean.
 
     Taught in: book/03_multi_head.ipynb
     """
@@ -52,8 +54,8 @@ class Bert(nn.Module):
     def forward(
         self, tokens: Tensor, segments: Tensor | None = None, keep: Tensor | None = None
     ) -> Tensor:
-        segments = tokens.new_zeros(tokens.shape) if segments is None else segments
         self._check(tokens, segments, keep)
+        segments = torch.zeros_like(tokens) if segments is None else segments
         x = self.embeddings(tokens, segments)
         for block in self.blocks:
             x = block(x, mask=Everyone(keep))
@@ -61,10 +63,19 @@ class Bert(nn.Module):
 
     def pooled(self, hidden: Tensor) -> Tensor:
         """[CLS], the first position, through one layer: → (B, d_model)."""
+        if hidden.dim() != 3 or hidden.shape[-1] != self.config.d_model:
+            raise ValueError(
+                f"hidden must be (B, T, {self.config.d_model}), got "
+                f"{tuple(hidden.shape)}"
+            )
         return self.pooler(hidden[:, 0]).tanh()
 
-    def _check(self, tokens: Tensor, segments: Tensor, keep: Tensor | None) -> None:
+    def _check(self, tokens: Tensor, segments, keep) -> None:
         """Wrong ids and lengths are named before any work is done."""
+        named = {"token": tokens, "segment": segments, "keep": keep}
+        for name, x in named.items():
+            if not isinstance(x, Tensor) and (x is not None or name == "token"):
+                raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
         shape, c = tuple(tokens.shape), self.config
         if tokens.dim() != 2 or not 0 < shape[1] <= c.max_seq_len or not shape[0]:
             raise ValueError(f"tokens must be (B, 1 … {c.max_seq_len}), got {shape}")
@@ -72,15 +83,21 @@ class Bert(nn.Module):
             ("token", tokens, c.vocab_size),
             ("segment", segments, c.n_segments),
         ):
-            if tuple(ids.shape) != shape or ids.is_floating_point():
+            if ids is None:
+                continue
+            if ids.dtype not in (torch.int32, torch.int64):
+                raise TypeError(f"{name} ids must be int32 or int64, got {ids.dtype}")
+            if tuple(ids.shape) != shape:
+                raise ValueError(f"{name} ids must be {shape}, got {tuple(ids.shape)}")
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or high >= size:
                 raise ValueError(
-                    f"{name} ids must be {shape} integers, got {tuple(ids.shape)} "
-                    f"{ids.dtype}"
+                    f"{name} ids must lie in 0 … {size - 1}, got {low} … {high}"
                 )
-            if ids.min() < 0 or ids.max() >= size:
-                raise ValueError(f"{name} ids must lie in 0 … {size - 1}, got {ids}")
         if keep is not None and tuple(keep.shape) != shape:
             raise ValueError(f"keep must be {shape}, got {tuple(keep.shape)}")
+        if keep is not None and keep.dtype != torch.bool:
+            raise TypeError(f"keep must be bool, True = a word, got {keep.dtype}")
 
 
 def build_block(config: BertConfig) -> Block:

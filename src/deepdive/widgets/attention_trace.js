@@ -132,8 +132,8 @@ export const STEPS = [
   { key: "raw_scores", title: "Raw scores", opens: ["raw_scores"], first: [0, 1] },
   { key: "scaled_scores", title: "Divided by √d", opens: ["scaled_scores"], first: [0, 1] },
   { key: "weights", title: "Softmax: the weights", opens: ["weights"], first: [0, 1] },
-  { key: "head_outputs", title: "Mixed values", opens: ["head_outputs"], first: [0, 0] },
-  { key: "output", title: "The output", opens: ["output"], first: [0, 0] },
+  { key: "head_outputs", title: "Output: values, mixed", opens: ["head_outputs"], first: [0, 0] },
+  { key: "output", title: "Join and project", opens: ["output"], first: [0, 0] },
 ];
 const FIXED = new Set(["weights", "head_outputs", "concat", "output"]);
 const PER_HEAD = new Set(["raw_scores", "scaled_scores", "weights", "head_outputs"]);
@@ -152,8 +152,8 @@ export function formulaOf(key, result) {
     raw_scores: ["scores = ", ...scores],
     scaled_scores: ["scores / √", String(d)],
     weights: ["weights = softmax( scores / √", String(d), " )"],
-    head_outputs: [n === 1 ? "mixed = weights " : "mixed", ...(n === 1 ? [] : [...i, " = weights", ...i, " "]), ...v],
-    output: [n === 1 ? "output = mixed " : "output = [ mixed₁ … ] ", ...W("O")],
+    head_outputs: ["output", ...i, " = weights", ...i, " ", ...v],
+    output: ["result = ", ...(n === 1 ? ["output "] : ["[ output", ["1", "sub"], n > 2 ? " … output" : " output", [String(n), "sub"], " ] "]), ...W("O")],
   }[key];
 }
 
@@ -217,7 +217,7 @@ export function explain(result, pick, causal = false) {
   const blocked = causal && j > i && (key === "scaled_scores" || key === "weights");
   if (blocked) return {
     title: [`${inHead}query of `, [words[i], "q"], ", key of ", [words[j], "k"]],
-    parts: [`blocked: ${words[j]} comes after ${words[i]}, so its score becomes −∞ and e^−∞ = 0`],
+    parts: [`blocked: ${words[j]} comes later, so the weight is 0`],
     uses: [cell],
   };
   if (key === "scaled_scores") {
@@ -250,7 +250,7 @@ export function explain(result, pick, causal = false) {
       { key: "V", head: 0, whole: true, column: head * part + j, role: "v" }],
   };
   return {
-    title: [`${words[i]}, column ${j + 1} of the output: row ${words[i]} times column ${j + 1} of `, ...W("O")],
+    title: [`${words[i]}, column ${j + 1} of the result: row ${words[i]} times column ${j + 1} of `, ...W("O")],
     parts: sumOf(result.concat[i], column(result.W_O, j), ["", ""], m[i][j]),
     uses: [cell, { key: "concat", head: 0, row: i, role: "ink" }, { key: "W_O", head: 0, column: j, role: "ink" }],
   };
@@ -333,7 +333,8 @@ function board(context, spec) {
 const numbered = (n, from = 0) => Array.from({ length: n }, (_, j) => String(from + j + 1));
 const arrow = (...lines) => h("div", { class: "at-arrow" },
   lines.map((line) => h("span", {}, line)), h("span", { class: "at-line", "aria-hidden": true }));
-const row = (...children) => h("div", { class: "at-flow" }, children);
+const row = (...children) =>
+  h("div", { class: `at-flow${children.length > 3 ? " at-mid" : ""}` }, children);
 
 // A product: left factor, right factor above, result where row and column meet.
 const crossed = (said, left, top, result, tight = false) =>
@@ -362,9 +363,9 @@ function boards(context) {
     raw: (head, more = {}) => make({ key: "raw_scores", head, values: result.raw_scores[head], rows: words, cols: words, title: ["raw scores", ...sub(head)], rowRole: "q", colRole: "k", ...more }),
     scaled: (head, more = {}) => make({ key: "scaled_scores", head, values: result.scaled_scores[head], rows: words, cols: words, title: ["scaled", ...sub(head)], rowRole: "q", colRole: "k", blocked, ...more }),
     weights: (head, more = {}) => make({ key: "weights", head, values: result.weights[head], rows: words, cols: words, title: ["weights", ...sub(head)], rowRole: "q", colRole: "k", shade: true, blocked, ties: ties[head], ...more }),
-    mixed: (head, more = {}) => make({ key: "head_outputs", head, values: result.head_outputs[head], rows: words, cols: names(head), title: [n === 1 ? "output" : "mixed", ...sub(head)], rowRole: "q", ...more }),
-    concat: () => make({ key: "concat", values: result.concat, rows: words, cols: numbered(width), title: [n === 1 ? "mixed" : "joined", size(result.concat)], rowRole: "q", bands }),
-    output: (more = {}) => make({ key: "output", values: result.output, rows: words, cols: numbered(result.output[0].length), title: ["output", size(result.output)], rowRole: "q", open: true, ...more }),
+    mixed: (head, more = {}) => make({ key: "head_outputs", head, values: result.head_outputs[head], rows: words, cols: names(head), title: ["output", ...sub(head)], rowRole: "q", ...more }),
+    concat: () => make({ key: "concat", values: result.concat, rows: words, cols: numbered(width), title: [n === 1 ? "output" : "outputs, joined", size(result.concat)], rowRole: "q", bands }),
+    output: (more = {}) => make({ key: "output", values: result.output, rows: words, cols: numbered(result.output[0].length), title: ["result", size(result.output)], rowRole: "q", open: true, ...more }),
   };
 }
 
@@ -379,9 +380,9 @@ function picture(step, context, said) {
   const pictures = {
     overview: () => (one
       ? [row(b.raw(0, open), arrow(`÷ √${d}`, "softmax"), b.weights(0, { ...bare, sums: true })),
-        row(b.whole("V", { rowRole: "k" }), arrow("weights", "mix rows"), b.mixed(0, open))]
-      : [...heads.map((head) => row(b.raw(head, open), arrow(`÷ √${d}`, "softmax"), b.weights(head, bare), arrow(h("span", {}, "· ", written([["V", "v"], [String(head + 1), "sub"]]))), b.mixed(head, bare))),
-        row(b.output(), h("p", { class: "at-aside" }, "mixed", h("sub", {}, "1"), " and mixed", h("sub", {}, "2"), " side by side, times W", h("sub", {}, "O")))]),
+        row(b.whole("V", { rowRole: "k" }), arrow("weights", "mix rows"), b.mixed(0, open), null)]
+      : [...heads.map((head) => row(b.raw(head, open), arrow(`÷ √${d}`, "softmax"), b.weights(head, bare), arrow(written(["· ", ["V", "v"], [String(head + 1), "sub"]])), b.mixed(head, bare))),
+        row(b.output(), h("p", { class: "at-aside" }, "the outputs side by side, times W", h("sub", {}, "O")))]),
     X: () => row(b.X()),
     Q: () => crossed(said, b.X(), b.W("Q"), b.whole("Q", bare)),
     K: () => crossed(said, b.X(), b.W("K"), b.whole("K", bare)),
@@ -400,6 +401,7 @@ function picture(step, context, said) {
 
 // ------------------------------------------------------------------------- the widget
 
+const TITLE = "Attention, step by step";
 const LIMIT = 100;
 const NAMES = ["X", "W_Q", "W_K", "W_V", "W_O"];
 
@@ -438,7 +440,7 @@ export function pickOf(state, result) {
 function tablesOf(result) {
   const { words, n_heads: n } = result;
   const width = result.Q[0].length, part = width / n;
-  const one = (name, rows = words, text = name.replace("_", " ")) => matrixTable({
+  const one = (name, rows = words, text = name) => matrixTable({
     caption: text, name, rows, cols: numbered(result[name][0].length), values: result[name], rowName: "row", colName: "column" });
   const each = (name, text, square) => result[name].map((m, head) => matrixTable({
     caption: n === 1 ? text : `head ${head + 1}: ${text}`, name: `${name}.${head}`, rows: words,
@@ -448,8 +450,8 @@ function tablesOf(result) {
     one("X"), ...["W_Q", "W_K", "W_V"].map((name) => one(name, numbered(result.X[0].length))),
     one("Q"), one("K"), one("V"), each("raw_scores", "raw scores", true),
     each("scaled_scores", `scores divided by √${part}`, true), each("weights", "weights", true),
-    each("head_outputs", "mixed values", false), one("concat", words, "heads side by side"),
-    one("W_O", numbered(width)), one("output", words, "output"),
+    each("head_outputs", "output", false), one("concat", words, "outputs side by side"),
+    one("W_O", numbered(width)), one("output", words, "result"),
   ].flat();
 }
 
@@ -490,7 +492,7 @@ function editor(s, data) {
     box.replaceChildren(h("table", { class: "at-edit" },
       h("thead", {}, h("tr", {}, h("td", {}), numbered(m[0].length).map((c) => h("th", { scope: "col" }, c)))),
       h("tbody", {}, m.map((cells, i) => h("tr", {}, h("th", { scope: "row" }, rows[i]), cells.map((_, j) => {
-        const where = `${name.replace("_", " ")}, ${name === "X" ? rows[i] : `row ${rows[i]}`}, column ${j + 1}`;
+        const where = `${name}, ${name === "X" ? rows[i] : `row ${rows[i]}`}, column ${j + 1}`;
         const field = h("input", { type: "number", class: "dd-box", step: "0.1", "aria-label": where });
         field.addEventListener("change", () => change(field, i, j, where));
         fields.push({ field, i, j });
@@ -500,11 +502,11 @@ function editor(s, data) {
   };
   const matrix = choice({
     label: "Matrix", kind: "select", value: name, onChange: (value) => { name = value; said.textContent = ""; draw(); },
-    options: NAMES.map((value) => ({ value, label: value.replace("_", " ") })),
+    options: NAMES,
   });
   draw();
   const stop = s.subscribe(show);
-  const el = h("details", { class: "dd-more at-editor" }, title, matrix.el, box, said);
+  const el = h("details", { class: "at-editor" }, title, matrix.el, box, said);
   return { el, draw, stop };
 }
 
@@ -543,7 +545,7 @@ function render({ model, el }) {
   const draw = () => keepFocus(box, () => {
     const state = s.get(), step = STEPS[state.step], context = look();
     const { result, told } = context;
-    title.replaceChildren(h("span", { class: "at-count" }, state.step ? `${state.step} of ${STEPS.length - 1}` : "Overview"), step.title);
+    title.replaceChildren(h("span", { class: "at-count" }, TITLE, state.step ? `: ${state.step} of ${STEPS.length - 1}` : ""), step.title);
     back.setAttribute("aria-disabled", String(state.step === 0));
     next.setAttribute("aria-disabled", String(state.step === STEPS.length - 1));
     const said = h("div", { class: "at-words" },
@@ -578,7 +580,7 @@ function render({ model, el }) {
   const edit = data.editable ? editor(s, () => data) : null;
   const reversedWords = [...data.traces["1"].words].reverse().join(" ");
   const view = shell(el, {
-    model, store: s, title: "Attention, step by step", figure,
+    model, store: s, title: TITLE, figure,
     controls: [
       data.heads.length > 1 && choice({
         label: "Heads", store: s, key: "heads",

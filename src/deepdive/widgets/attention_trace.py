@@ -98,8 +98,8 @@ class AttentionTrace(Widget):
     """
 
     label: ClassVar[str] = "Attention, step by step"
-    height: ClassVar[int] = 760
-    height_narrow: ClassVar[int] = 1080
+    height: ClassVar[int] = 870
+    height_narrow: ClassVar[int] = 1340
 
     def __init__(
         self,
@@ -372,9 +372,9 @@ def _many_heads(result: dict, ties: list, alt: str) -> Drawing:
         start = right + 74
         page.arrow(right + 16, start - 8, y + tall / 2, f"· V{'₁₂₃₄₅₆₇₈'[h]}")
         own = names[h * part : (h + 1) * part]
-        page.titled(start, y, "mixed values", mixed, 58, (), own, col_colour="muted")
+        page.titled(start, y, f"output {h + 1}", mixed, 58, (), own, col_colour="muted")
         y += tall + 68
-    title = "output: mixed values side by side, times Wₒ"
+    title = "result: outputs side by side, times Wₒ"
     page.titled(left, y, title, result["output"], 76, words, names, col_colour="muted")
     return _finish(page, y + tall, result, ties)
 

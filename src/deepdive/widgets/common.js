@@ -28,6 +28,23 @@ export function svg(tag, attrs = {}, ...children) {
   return build(document.createElementNS(SVG_NS, tag), attrs, children);
 }
 
+// "d_k" becomes d with a lowered k, so that authors write plain words everywhere. Code
+// names such as head_dim stay. rich() is for HTML, svgRich() for an SVG text of `size` px.
+const LOWERED = /\b([A-Za-z])_(model|head|ff|[A-Za-z0-9])\b/;
+export function rich(text) {
+  const [before, letter, low] = String(text).split(LOWERED);
+  if (letter === undefined) return [before];
+  const after = String(text).slice(before.length + letter.length + low.length + 1);
+  return [before, letter, h("sub", {}, low), ...rich(after)];
+}
+export function svgRich(text, size) {
+  const [before, letter, low] = String(text).split(LOWERED);
+  if (letter === undefined) return [before];
+  const after = String(text).slice(before.length + letter.length + low.length + 1);
+  return [before, letter, svg("tspan", { dy: size * 0.22, "font-size": size * 0.75 }, low),
+    svg("tspan", { dy: -size * 0.22 }, ...svgRich(after || "\u200b", size))];
+}
+
 // An id that is unique on the page, for labels and headers.
 export function uid(word = "dd") {
   serial += 1;
@@ -215,9 +232,9 @@ function bind(options, show) {
 
 // A range input with a number box. `values` (ascending) makes the slider walk a list,
 // such as the powers of two; the box then takes the nearest entry. `label` names it in
-// plain words; `show` (nodes) may write it with subscripts.
+// plain words; `show` (nodes) may write it otherwise.
 export function slider(options) {
-  const { label, show: shown = label, min = 0, max = 1, step = 1, values = null, unit = "",
+  const { label, show: shown = rich(label), min = 0, max = 1, step = 1, values = null, unit = "",
     hint = "" } = options;
   const id = uid("slider");
   const last = values ? values.length - 1 : max;
@@ -251,7 +268,7 @@ export function slider(options) {
   });
   const el = h("div", { class: "dd-control dd-slider" },
     h("label", { for: id, class: "dd-label" }, shown,
-      hint && h("span", { class: "dd-hint" }, hint)),
+      hint && h("span", { class: "dd-hint" }, rich(hint))),
     h("span", { class: "dd-row" }, range, box, unit && h("span", { class: "dd-unit" }, unit)));
   return { el, set: show, range, box };
 }
@@ -269,7 +286,7 @@ export function choice(options) {
     const send = bind(options, show);
     select.addEventListener("change", () => send(items[select.selectedIndex].value));
     const el = h("div", { class: "dd-control" },
-      h("label", { for: id, class: "dd-label" }, label), select);
+      h("label", { for: id, class: "dd-label" }, rich(label)), select);
     return { el, set: show, select };
   }
   const group = uid("radio");
@@ -278,10 +295,10 @@ export function choice(options) {
   const send = bind(options, show);
   radios.forEach((r, i) => r.addEventListener("change", () => r.checked && send(items[i].value)));
   const el = h("fieldset", { class: "dd-control dd-choice" },
-    h("legend", { class: "dd-label" }, label),
+    h("legend", { class: "dd-label" }, rich(label)),
     h("div", { class: "dd-row" }, items.map((o, i) =>
       h("label", { class: "dd-option" }, radios[i],
-        h("span", {}, o.label, o.hint && h("span", { class: "dd-hint" }, o.hint))))));
+        h("span", {}, rich(o.label), o.hint && h("span", { class: "dd-hint" }, rich(o.hint)))))));
   return { el, set: show, radios };
 }
 
@@ -293,7 +310,8 @@ export function toggle(options) {
   box.addEventListener("change", () => send(box.checked));
   const el = h("div", { class: "dd-control" },
     h("label", { class: "dd-option" }, box,
-      h("span", {}, options.show ?? options.label, options.hint && h("span", { class: "dd-hint" }, options.hint))));
+      h("span", {}, options.show ?? rich(options.label),
+        options.hint && h("span", { class: "dd-hint" }, rich(options.hint)))));
   return { el, set: show, box };
 }
 
@@ -317,12 +335,12 @@ export function matrixTable({
   const corner = rowName && colName ? `${rowName} \\ ${colName}` : rowName || colName;
   return h("div", { class: "dd-scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", { class: "dd-table", "data-table": name },
-      h("caption", {}, caption),
+      h("caption", {}, rich(caption)),
       h("thead", {}, h("tr", {},
-        corner ? h("th", { scope: "col", class: "dd-corner" }, corner) : h("td", {}),
-        cols.map((c) => h("th", { scope: "col" }, String(c))))),
+        corner ? h("th", { scope: "col", class: "dd-corner" }, rich(corner)) : h("td", {}),
+        cols.map((c) => h("th", { scope: "col" }, rich(c))))),
       h("tbody", {}, values.map((row, i) => h("tr", {},
-        h("th", { scope: "row" }, String(rows[i])), row.map(cell))))));
+        h("th", { scope: "row" }, rich(rows[i])), row.map(cell))))));
 }
 
 // ------------------------------------------------------------------------------ shell
@@ -390,8 +408,9 @@ export function shell(el, {
   const refresh = () => {
     if (summary) {
       const text = summary();
-      line.textContent = text;
-      announce(text, 500);
+      line.replaceChildren(...rich(text));
+      if (live.textContent) announce(text, 500);
+      else live.textContent = text; // there from the start: nothing to interrupt with
     }
     if (table && !tableBox.hidden) keepFocus(tableBox, fill);
   };
@@ -416,7 +435,7 @@ export function shell(el, {
     class: "dd-widget", role: "group", "aria-label": title, "data-name": model.get("name"),
     "data-lm-suppress-shortcuts": "true", "data-jp-suppress-context-menu": "",
   },
-    h("p", { class: "dd-title" }, title),
+    h("p", { class: "dd-title" }, rich(title)),
     h("div", { class: "dd-picture" }, node(figure)),
     summary && line, live,
     controls.length > 0 && h("div", { class: "dd-controls" }, controls.map(node)),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // One draw of 16 weights as bars, and what happens to the largest of them on average.
 import {
-  h, svg, fmt, count, softmax, store, shell, slider, toggle, button, matrixTable, onResize, onData,
+  h, svg, svgRich, fmt, count, softmax, store, shell, slider, toggle, button, matrixTable, onResize, onData,
 } from "./common.js";
 
 // What the scores are divided by before the softmax.
@@ -20,12 +20,6 @@ export function largest(shares) {
   return { p, at: shares.indexOf(p), slope: p * (1 - p) };
 }
 
-const sub = () => ["d", h("sub", {}, "k")];
-
-// "√d" with a small k, inside an SVG text.
-const svgSub = (size) => ["d", svg("tspan", { dy: size * 0.25, "font-size": size * 0.75 }, "k"),
-  svg("tspan", { dy: -size * 0.25 }, "\u200a")];
-
 const WAYS = [
   { key: "raw", scaled: false, words: "unscaled", dash: "7 4" },
   { key: "scaled", scaled: true, words: "÷ √d_k", dash: null },
@@ -34,16 +28,16 @@ const WAYS = [
 // Where everything stands for a given width of the picture.
 function layout(width) {
   const wide = width >= 600;
-  const bars = { x: 40, y: 44, w: wide ? width * 0.56 - 50 : width - 44, h: wide ? 270 : 200 };
+  const bars = { x: 40, y: width >= 400 ? 44 : 66, w: wide ? width * 0.56 - 50 : width - 44, h: wide ? 290 : 200 };
   const x = wide ? width * 0.56 + 50 : 44;
   const w = width - x - 10;
   const first = wide ? 44 : bars.y + bars.h + 106;
-  const plotH = wide ? 94 : 110;
+  const plotH = wide ? 96 : 110;
   return {
-    bars, height: wide ? 364 : first + 2 * plotH + 116,
+    bars, height: wide ? 384 : first + 2 * plotH + 142,
     plots: [
       { what: "largest", words: "mean largest weight", high: 1, x, y: first, w, h: plotH },
-      { what: "slope", words: "mean slope p(1 − p)", high: 0.25, x, y: first + plotH + 82, w, h: plotH },
+      { what: "slope", words: "mean slope p(1 − p)", high: 0.25, x, y: first + plotH + 98, w, h: plotH },
     ],
   };
 }
@@ -52,7 +46,7 @@ function axis(box, high, ticks) {
   return ticks.map((tick) => {
     const y = box.y + box.h * (1 - tick / high);
     return [
-      svg("line", { x1: box.x, x2: box.x + box.w, y1: y, y2: y, class: "dd-gridline" }),
+      svg("line", { x1: box.x, x2: box.x + box.w, y1: y, y2: y, class: "ss-gridline" }),
       svg("text", { x: box.x - 7, y: y + 5, "text-anchor": "end", class: "dd-tick" }, String(tick)),
     ];
   });
@@ -69,25 +63,28 @@ function plot(box, data, state) {
     svg("text", { x: box.x - 32, y: box.y - 20, class: "dd-head" }, box.words),
     axis(box, box.high, [0, box.high / 2, box.high]),
     svg("line", { x1: box.x + at * step, x2: box.x + at * step, y1: box.y - 8, y2: box.y + box.h,
-      class: "dd-now" }),
+      class: "ss-now" }),
     WAYS.map((way, n) => {
       const points = rows[n].map((v, i) => place(i, v));
       const [x, y] = points[at];
+      // The name stands where it crosses neither its own curve nor the axis.
+      const ends = points.slice(-3).map((p) => p[1]);
       const up = rows[n].at(-1) > middle || (rows[0].at(-1) === rows[1].at(-1) && n === 0);
-      const name = { x: box.x + box.w, y: points.at(-1)[1] + (up ? -9 : 20), "text-anchor": "end",
-        class: `dd-name dd-${way.key}` };
+      const below = Math.max(...ends) + 20;
+      const y0 = up || below > box.y + box.h - 3 ? Math.min(...ends) - 9 : below;
+      const name = { x: box.x + box.w, y: y0, "text-anchor": "end", class: `ss-name ss-${way.key}` };
       return [
         svg("polyline", { points: points.map((p) => p.join(",")).join(" "), fill: "none",
-          class: `dd-curve dd-${way.key}`, "stroke-dasharray": way.dash }),
-        way.scaled ? svg("circle", { cx: x, cy: y, r: 6, class: `dd-dot dd-${way.key}` })
-          : svg("rect", { x: x - 5.5, y: y - 5.5, width: 11, height: 11, class: `dd-dot dd-${way.key}` }),
-        svg("text", name, way.scaled ? ["÷ √", svgSub(14)] : way.words),
+          class: `ss-curve ss-${way.key}`, "stroke-dasharray": way.dash }),
+        way.scaled ? svg("circle", { cx: x, cy: y, r: 6, class: `ss-dot ss-${way.key}` })
+          : svg("rect", { x: x - 5.5, y: y - 5.5, width: 11, height: 11, class: `ss-dot ss-${way.key}` }),
+        svg("text", name, svgRich(way.words, 15)),
       ];
     }),
     data.widths.map((d, i) => i % 2 === 0 && svg("text", { x: box.x + i * step,
       y: box.y + box.h + 18, "text-anchor": "middle", class: "dd-tick" }, String(d))),
     svg("text", { x: box.x + box.w / 2, y: box.y + box.h + 37, "text-anchor": "middle",
-      class: "dd-axis" }, svgSub(15)),
+      class: "dd-axis" }, svgRich("d_k", 16)),
   ];
 }
 
@@ -105,9 +102,9 @@ export default {
     const shares = () => weights(scores(), s.get().d, s.get().scaled, s.get().t);
 
     // The bars stay the same elements, so that they can glide from state to state.
-    const bars = data.scores[0][0].map(() => svg("rect", { class: "dd-bar", rx: 2 }));
+    const bars = data.scores[0][0].map(() => svg("rect", { class: "ss-bar", rx: 2 }));
     const ground = svg("g");
-    const value = svg("text", { class: "dd-value", "text-anchor": "middle" });
+    const value = svg("text", { class: "ss-value", "text-anchor": "middle" });
     const picture = svg("svg", { role: "img" }, ground, bars, value);
     const box = h("div", {}, picture);
     let width = 0;
@@ -129,7 +126,7 @@ export default {
         bars[i].setAttribute("width", step * 0.72);
         bars[i].setAttribute("y", b.y + b.h * (1 - v));
         bars[i].setAttribute("height", b.h * v);
-        bars[i].setAttribute("class", `dd-bar dd-${state.scaled ? "scaled" : "raw"}`);
+        bars[i].setAttribute("class", `ss-bar ss-${state.scaled ? "scaled" : "raw"}`);
       });
       value.setAttribute("x", b.x + (at + 0.5) * step);
       value.setAttribute("y", b.y + b.h * (1 - p) - 8);
@@ -140,7 +137,7 @@ export default {
         svg("text", { x: b.x - 32, y: 22, class: "dd-head" }, "softmax(",
           svg("tspan", { class: "dd-q" }, "q"), "·", svg("tspan", { class: "dd-k" }, "k"),
           under.length ? ` ⁄ ${under.length > 1 ? `(${under.join(" · ")})` : under[0]})` : ")",
-          "   ", svgSub(16), ` = ${state.d}`),
+          svg("tspan", b.y > 44 ? { x: b.x - 32, dy: 24 } : { dx: 22 }, svgRich(`d_k = ${state.d}`, 17))),
         ...axis(b, 1, [0, 0.25, 0.5, 0.75, 1]).flat(),
         ...marked.map((i) => svg("text", { x: b.x + (i + 0.5) * step, y: b.y + b.h + 18,
           "text-anchor": "middle", class: "dd-tick" }, String(i + 1))),
@@ -176,8 +173,8 @@ export default {
     const ui = shell(el, {
       model, store: s, title: "What ÷ √d_k does to softmax", figure: box, summary, table,
       controls: [
-        slider({ label: "Width d_k", show: ["Width ", sub()], values: data.widths, store: s, key: "d" }),
-        toggle({ label: "Divide by √d_k", show: ["Divide by √", sub()], store: s, key: "scaled" }),
+        slider({ label: "Width d_k", values: data.widths, store: s, key: "d" }),
+        toggle({ label: "Divide by √d_k", store: s, key: "scaled" }),
       ],
       more: [
         slider({ label: "Temperature T", values: data.temperatures, store: s, key: "t" }),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -92,6 +93,21 @@ def _paint(prop: str, colour: str | None) -> str:
     return f'{prop}="{colour}"'
 
 
+_LOWERED = re.compile(r"\b([A-Za-z])_(model|head|ff|[A-Za-z0-9])\b")
+
+
+def lowered(words: str, size: float) -> str:
+    """Escape words for SVG; "d_k" gets a lowered k, as `svgRich` of common.js does."""
+
+    def low(found: re.Match) -> str:
+        return (
+            f'{found[1]}<tspan dy="{size * 0.22:g}" font-size="{size * 0.75:g}">'
+            f'{found[2]}</tspan><tspan dy="{-size * 0.22:g}">\u200b</tspan>'
+        )
+
+    return _LOWERED.sub(low, html.escape(words))
+
+
 class Drawing:
     """A list of shapes that becomes one `<svg>` with a description.
 
@@ -119,7 +135,7 @@ class Drawing:
         self.parts.append(
             f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" font-weight="{weight}" '
             f'text-anchor="{anchor}" {_paint("fill", colour)}{turn}>'
-            f"{html.escape(words)}</text>"
+            f"{lowered(words, size)}</text>"
         )
 
     def rect(

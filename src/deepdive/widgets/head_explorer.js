@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: MIT
+// Where a trained model's heads look, and what changes when one is taken away.
+// Python computed every number (head_explorer.py); this file unpacks, sorts and draws.
+import { button, choice, cividis, decode24, fmt, h, inkOn, matrixTable, onData, shell, store, svg, uid } from "./common.js";
+
+const signed = (x, digits) => (x > 0 && Number(x.toFixed(digits)) !== 0 ? "+" : "") + fmt(x, digits);
+
+// ------------------------------------------------------------------- pure functions
+
+// All maps of a sentence: maps[layer][head] = T rows of S weights.
+export function unpack(sentence, layers, heads) {
+  const [T, S] = [sentence.rows.length, sentence.columns.length];
+  const flat = decode24(sentence.weights, layers * heads * T * S);
+  const rows = (at) => Array.from({ length: T },
+    (_, i) => Array.from(flat.subarray(at + i * S, at + (i + 1) * S)));
+  return Array.from({ length: layers }, (_, l) => Array.from({ length: heads },
+    (__, k) => rows((l * heads + k) * T * S)));
+}
+
+// The sentences to choose from: Python's, and the reader's own where there is one.
+export function sentencesOf(data) {
+  return data.own?.weights ? [...data.sentences, data.own] : data.sentences;
+}
+
+// Pairs of sentences in the order of `changes`: (0,1), (0,2) …, with the cosine before,
+// after the removal of one head, and the change.
+export function pairs(data, layer, head) {
+  const found = [];
+  for (let i = 0; i < data.cosines.length; i++) {
+    for (let j = i + 1; j < data.cosines.length; j++) {
+      const change = data.changes[layer][head][found.length];
+      found.push({ i, j, before: data.cosines[i][j], after: data.cosines[i][j] + change, change });
+    }
+  }
+  return found;
+}
+
+// Heads by what their removal changes, most first: {layer, head, effect, peak, rank}.
+export function ranking(data) {
+  const all = data.effect.flatMap((row, layer) => row.map((effect, head) => ({
+    layer, head, effect, peak: data.peak[layer][head],
+  })));
+  all.sort((a, b) => b.effect - a.effect);
+  all.forEach((item, i) => { item.rank = i + 1; });
+  return all;
+}
+
+// Pearson's correlation of two lists.
+export function correlation(a, b) {
+  const mean = (x) => x.reduce((s, v) => s + v, 0) / x.length;
+  const [ma, mb] = [mean(a), mean(b)];
+  const sum = (f) => a.reduce((s, v, i) => s + f(v - ma, b[i] - mb), 0);
+  return sum((x, y) => x * y) / Math.sqrt(sum((x) => x * x) * sum((_, y) => y * y));
+}
+
+// The name that readers see, counted from 1.
+export function short(layer, head) {
+  return `L${layer + 1}·H${head + 1}`;
+}
+
+const PLACES = {
+  previous: "the previous word", next: "the next word", itself: "itself",
+  CLS: "[CLS]", SEP: "[SEP]",
+};
+
+// What a head mostly looks at, in words, from the measured patterns.
+export function manner(data, layer, head) {
+  const [name, mean] = Object.entries(data.patterns)
+    .map(([key, x]) => [key, x[layer][head]])
+    .reduce((best, item) => (item[1] > best[1] ? item : best));
+  return { name, mean, words: `a word gives ${fmt(mean)} of its weight to ${PLACES[name]}` };
+}
+
+// --------------------------------------------------------------------------- drawing
+
+function paint(canvas, map) {
+  const [T, S] = [map.length, map[0].length];
+  canvas.width = S;
+  canvas.height = T;
+  const pen = canvas.getContext("2d");
+  map.forEach((row, i) => row.forEach((w, j) => {
+    pen.fillStyle = cividis(w);
+    pen.fillRect(j, i, 1, 1);
+  }));
+}
+
+const wide = (words) => Math.max(...words.map((w) => w.length)) * 8.2 + 8;
+const colour = (name) => `fill: var(--dd-${name})`;
+const text = (x, y, words, attrs = {}) => svg("text", { x, y, "font-size": 15, ...attrs }, words);
+
+// Queries on the left, keys on the right, a line for each weight of at least 0.02.
+function drawLines({ rows, columns }, map) {
+  const [T, S] = [rows.length, columns.length];
+  const step = Math.max(T, S) > 9 ? 26 : 34;
+  const [a, b] = [wide(rows), wide(columns)];
+  const reach = Math.max(110, 330 - a - b);
+  const y = (i) => 42 + i * step;
+  const lines = map.flatMap((row, i) => row.map((w, j) => ({ w, i, j })))
+    .filter(({ w }) => w >= 0.02).sort((p, q) => p.w - q.w)
+    .map(({ w, i, j }) => svg("line", {
+      x1: a + 6, y1: y(i) - 5, x2: a + reach - 6, y2: y(j) - 5, "stroke-linecap": "round",
+      "stroke-width": (1 + 6 * w).toFixed(2), style: "stroke: var(--dd-q)",
+      "stroke-opacity": (0.12 + 0.88 * w).toFixed(3),
+    }));
+  return svg("svg", {
+    viewBox: `0 0 ${a + reach + b} ${y(Math.max(T, S)) - step + 14}`, width: a + reach + b,
+    role: "img", "aria-label": "Lines from each query to the keys it reads; the table has the numbers.",
+  },
+  text(a, 16, "query", { "text-anchor": "end", "font-size": 14, style: colour("muted") }),
+  text(a + reach, 16, "key", { "font-size": 14, style: colour("muted") }),
+  lines,
+  rows.map((w, i) => text(a, y(i), w, { "text-anchor": "end", style: colour("q") })),
+  columns.map((w, j) => text(a + reach, y(j), w, { style: colour("k") })));
+}
+
+function drawMap({ rows, columns }, map) {
+  const [T, S] = [rows.length, columns.length];
+  const numbers = Math.max(T, S) <= 8;
+  const cell = numbers ? 41 : 24;
+  const tall = numbers ? 32 : 24;
+  const left = Math.max(wide(rows) + 4, 62);
+  const upright = columns.every((w) => w.length * 8.2 <= cell + 4);
+  const top = upright ? 46 : 30 + wide(columns) * 0.75;
+  const slanted = (x) => (upright ? { "text-anchor": "middle" } : { transform: `rotate(-45 ${x} ${top - 8})` });
+  return svg("svg", {
+    viewBox: `0 0 ${left + S * cell + (upright ? 4 : 40)} ${top + T * tall + 4}`,
+    width: left + S * cell + (upright ? 4 : 40),
+    style: `min-width: ${Math.round(0.85 * (left + S * cell))}px`, // then it scrolls
+    role: "img", "aria-label": "Heat map: rows are queries, columns are keys; the table has the numbers.",
+  },
+  text(left - 6, top - 8, "query ↓", { "text-anchor": "end", "font-size": 13, style: colour("muted") }),
+  text(left, 16, "key →", { "font-size": 13, style: colour("muted") }),
+  columns.map((w, j) => {
+    const x = left + j * cell + cell / 2;
+    return text(x, top - 8, w, { ...slanted(x), style: colour("k") });
+  }),
+  rows.map((w, i) => text(left - 6, top + i * tall + tall / 2 + 5, w, { "text-anchor": "end", style: colour("q") })),
+  map.map((row, i) => row.map((w, j) => [
+    svg("rect", { x: left + j * cell, y: top + i * tall, width: cell - 2, height: tall - 2, rx: 2, fill: cividis(w) }),
+    numbers && text(left + j * cell + cell / 2 - 1, top + i * tall + tall / 2 + 4, fmt(w), {
+      "text-anchor": "middle", "font-size": 13.5, style: `fill: ${inkOn(cividis(w))}` }),
+  ])));
+}
+
+// One ring for each head: how striking its map is against what its removal changes.
+function drawScatter(data, ranked, layer, head) {
+  const [W, H, left, top] = [280, 200, 48, 46];
+  const most = ranked[0].effect;
+  const at = (item) => [left + W * item.peak, top + H * (1 - 0.94 * item.effect / most)];
+  const [px, py] = at(ranked.find((item) => item.layer === layer && item.head === head));
+  const quiet = (x, y, words, attrs = {}) => text(x, y, words, { "font-size": 14, style: colour("muted"), ...attrs });
+  return svg("svg", {
+    viewBox: `0 0 ${left + W + 24} ${top + H + 44}`, width: left + W + 24, role: "img",
+    "aria-label": `Scatter plot of ${ranked.length} heads; the table has the numbers.`,
+  },
+  svg("path", { d: `M${left} ${top - 8}V${top + H}H${left + W}`, fill: "none", style: "stroke: var(--dd-muted)" }),
+  quiet(left - 6, 16, "↑ mean change of cosines"),
+  quiet(left - 6, top + H * 0.06 + 5, fmt(most), { "text-anchor": "end" }),
+  quiet(left - 6, top + H + 5, "0", { "text-anchor": "end" }),
+  quiet(left, top + H + 20, "0", { "text-anchor": "middle" }),
+  quiet(left + W, top + H + 20, "1", { "text-anchor": "middle" }),
+  quiet(left + W / 2, top + H + 38, "a word's largest weight, mean →", { "text-anchor": "middle" }),
+  ranked.map((item) => {
+    const [x, y] = at(item);
+    return svg("circle", { cx: x, cy: y, r: 3.5, fill: "none", "stroke-width": 1.5, style: "stroke: var(--dd-muted)" });
+  }),
+  svg("circle", { cx: px, cy: py, r: 6, style: colour("ink") }),
+  text(px > left + W / 2 ? px - 9 : px + 9, py - 9, short(layer, head), {
+    "text-anchor": px > left + W / 2 ? "end" : "start", "font-weight": 650, "paint-order": "stroke",
+    style: "fill: var(--dd-ink); stroke: var(--dd-paper); stroke-width: 4px",
+  }));
+}
+
+// Cosines of all pairs as a triangle; with a head removed, what changed.
+function pairTable(data, list, removed) {
+  const n = data.cosines.length;
+  const most = Math.max(...data.changes.flat(2).map(Math.abs));
+  const cell = ({ i, j, before, after, change }) => h("td", {
+    "aria-label": `sentences ${i + 1} and ${j + 1}: ${removed ? `${fmt(after)}, changed by ${signed(change, 4)}` : fmt(before)}`,
+  }, removed ? fmt(after) : fmt(before),
+  removed && h("span", { class: "dd-change" }, signed(change, 3)),
+  removed && h("span", { class: "dd-swing" }, h("span", {
+    style: `left: ${(50 + 50 * Math.min(0, change / most)).toFixed(1)}%; width: ${(50 * Math.abs(change) / most).toFixed(1)}%`,
+  })));
+  const of = (i, j) => list.find((p) => p.i === i && p.j === j);
+  const number = (i, scope) => h("th", { scope }, String(i + 1));
+  return h("table", { class: "dd-pairs" },
+    h("thead", {}, h("tr", {}, h("td", { class: "dd-void" }),
+      Array.from({ length: n - 1 }, (_, i) => number(i, "col")))),
+    h("tbody", {}, Array.from({ length: n - 1 }, (_, r) => h("tr", {}, number(r + 1, "row"),
+      Array.from({ length: n - 1 }, (__, i) => (i <= r ? cell(of(i, r + 1)) : h("td", { class: "dd-void" })))))));
+}
+
+// The grid of all maps. Arrow keys walk it, and the head in focus is the one shown.
+function headGrid(data, s) {
+  const cells = [];
+  const most = data.effect && Math.max(...data.effect.flat());
+  const rows = Array.from({ length: data.layers }, (_, layer) => h("div", { role: "row", class: "dd-heads-row" },
+    h("span", { role: "rowheader" }, `L${layer + 1}`),
+    Array.from({ length: data.heads }, (__, head) => {
+      const canvas = h("canvas", { "aria-hidden": true });
+      const effect = data.effect?.[layer][head];
+      const knob = h("button", {
+        type: "button", tabindex: -1, "data-key": `${layer}.${head}`,
+        "aria-label": `Layer ${layer + 1}, head ${head + 1}`,
+        onClick: () => s.set({ layer, head }),
+      }, canvas, effect !== undefined &&
+        h("span", { class: "dd-bar", style: `width: ${(100 * effect / most).toFixed(1)}%` }));
+      const el = h("div", { role: "gridcell" }, knob);
+      cells.push({ layer, head, canvas, knob, el });
+      return el;
+    })));
+  const at = (layer, head) => cells[layer * data.heads + head];
+  const grid = h("div", {
+    role: "grid", class: "dd-heads", style: `--dd-n: ${data.heads}`,
+    "aria-label": `${cells.length} heads: ${data.layers} layers of ${data.heads}. Arrow keys choose one.`,
+    onKeydown: (event) => {
+      const { layer, head } = s.get();
+      const [lastL, lastH] = [data.layers - 1, data.heads - 1];
+      const all = event.ctrlKey || event.metaKey;
+      const to = {
+        ArrowLeft: [layer, head - 1], ArrowRight: [layer, head + 1],
+        ArrowUp: [layer - 1, head], ArrowDown: [layer + 1, head],
+        Home: [all ? 0 : layer, 0], End: [all ? lastL : layer, lastH],
+      }[event.key];
+      if (!to || event.altKey || event.shiftKey) return;
+      event.preventDefault();
+      const [l, k] = [Math.min(Math.max(to[0], 0), lastL), Math.min(Math.max(to[1], 0), lastH)];
+      s.set({ layer: l, head: k });
+      at(l, k).knob.focus();
+    },
+  },
+  h("div", { role: "row", class: "dd-heads-row" }, h("span", { role: "columnheader", "aria-label": "layer" }),
+    Array.from({ length: data.heads }, (_, k) => h("span", { role: "columnheader" }, `H${k + 1}`))),
+  rows);
+  return {
+    el: h("div", { class: "dd-heads-box" }, h("div", { class: "dd-heads-scroll" }, grid)),
+    choose(layer, head) {
+      for (const c of cells) {
+        const mine = c.layer === layer && c.head === head;
+        c.el.setAttribute("aria-selected", String(mine));
+        c.knob.tabIndex = mine ? 0 : -1;
+      }
+    },
+    show(maps) { for (const c of cells) paint(c.canvas, maps[c.layer][c.head]); },
+  };
+}
+
+// The reader's own sentence: a text box where Python is there, one sentence elsewhere.
+function ownBox(model, s, announce) {
+  const note = h("p", { class: "dd-own-note", role: "status" });
+  if (model.static) {
+    return { el: h("p", { class: "dd-quiet" }, "To see the heads read a sentence of your own, open this chapter " +
+      "as a notebook: a text box stands here then, and the real model answers."), note };
+  }
+  const id = uid("own");
+  const input = h("input", { id, type: "text", maxlength: 400, autocomplete: "off" });
+  let timer;
+  const send = () => {
+    const asked = input.value.trim();
+    clearTimeout(timer);
+    if (!asked) { note.textContent = "Type a sentence first."; input.focus(); return; }
+    if (asked === s.get().ask && model.get("data").own?.text === asked) { announce(); return; }
+    note.textContent = "Asking the model …";
+    timer = setTimeout(() => {
+      note.textContent = "No answer from Python. Is the notebook's kernel running? Run the cell above once more.";
+    }, 10_000);
+    if (asked === s.get().ask) s.set({ ask: "" });
+    s.set({ ask: asked });
+  };
+  input.addEventListener("keydown", (event) => { if (event.key === "Enter") send(); });
+  return {
+    el: h("div", { class: "dd-own" },
+      h("div", {}, h("label", { for: id, class: "dd-label" }, "Your own sentence"), input),
+      button("Show its maps", send), note),
+    note,
+    answered(words) { clearTimeout(timer); note.textContent = words; },
+  };
+}
+
+// ---------------------------------------------------------------------------- widget
+
+export default {
+  render({ model, el }) {
+    let data = model.get("data");
+    const many = () => sentencesOf(data).length;
+    const within = (x, n) => Number.isInteger(x) && x >= 0 && x < n;
+    const s = store(model, {}, (state) => ({
+      ...state,
+      layer: within(state.layer, data.layers) ? state.layer : 0,
+      head: within(state.head, data.heads) ? state.head : 0,
+      sentence: within(state.sentence, many()) ? state.sentence : 0,
+      view: state.view === "map" ? "map" : "lines",
+    }));
+    const full = Boolean(data.cosines); // else weights alone: nothing was removed
+    const ranked = full ? ranking(data) : [];
+    const grid = headGrid(data, s);
+
+    const closeTitle = h("h4", {});
+    const closeView = h("div", { class: "dd-view", tabindex: "0", role: "region", "aria-label": "The chosen head" });
+    const closeWords = h("div", {});
+    const pairTitle = h("h4", {});
+    const texts = h("ol", { class: "dd-texts" });
+    const pairBox = h("div", { class: "dd-view", tabindex: "0", role: "region", "aria-label": "Cosines of the sentences" });
+    const pairWords = h("p", { class: "dd-quiet" });
+    const remove = button("Remove this head", () => s.set({ removed: !s.get().removed }), { "aria-pressed": false });
+    const scatter = h("div", { class: "dd-view", tabindex: "0", role: "region", "aria-label": "All heads compared" });
+    const list = h("ol", { class: "dd-rank" });
+    const predictWords = h("p", {});
+
+    const figure = h("div", {},
+      grid.el,
+      h("div", { class: "dd-panels" },
+        h("div", {}, closeTitle, closeView, closeWords),
+        full && h("div", {}, pairTitle, texts, pairBox, remove, pairWords)),
+      full && h("details", { class: "dd-predict" },
+        h("summary", {}, "Predict first: do the most striking maps belong to the heads that matter most?"),
+        h("div", { class: "dd-panels" }, h("div", {}, scatter), h("div", {}, list)), predictWords));
+
+    const menu = h("select", { class: "dd-select", id: uid("sentence") });
+    const fillMenu = () => {
+      menu.replaceChildren(...sentencesOf(data).map((x, i) => h("option", { value: i },
+        i < data.sentences.length ? `${i + 1}  ${x.text}` : `yours: ${x.text}`)));
+      menu.value = String(s.get().sentence);
+    };
+    menu.addEventListener("change", () => s.set({ sentence: Number(menu.value) }));
+    const sentence = h("div", { class: "dd-control" },
+      h("label", { class: "dd-label", for: menu.id }, "Sentence"), menu);
+    const view = choice({
+      label: "Chosen head as", store: s, key: "view",
+      options: [{ value: "lines", label: "lines" }, { value: "map", label: "heat map" }],
+    });
+    const own = full && ownBox(model, s, () => s.set({ sentence: many() - 1 }));
+
+    const current = () => {
+      const { layer, head, sentence: i } = s.get();
+      const item = sentencesOf(data)[i];
+      return { layer, head, i, item, map: mapsOf(i)[layer][head] };
+    };
+    const kept = new Map();
+    function mapsOf(i) {
+      const item = sentencesOf(data)[i];
+      if (!kept.has(item)) kept.set(item, unpack(item, data.layers, data.heads));
+      return kept.get(item);
+    }
+
+    function drawRank(layer, head) {
+      const place = ranked.findIndex((x) => x.layer === layer && x.head === head);
+      const shown = [0, 1, 2, 3, 4, ranked.length - 2, ranked.length - 1].filter((i) => within(i, ranked.length));
+      if (!shown.includes(place)) shown.push(place);
+      list.replaceChildren(...[...new Set(shown)].sort((a, b) => a - b).map((i) => {
+        const x = ranked[i];
+        return h("li", {}, h("span", {}, `${x.rank}.`),
+          h("button", {
+            type: "button", "data-key": `rank ${short(x.layer, x.head)}`, "aria-current": i === place ? "true" : null,
+            "aria-label": `Show layer ${x.layer + 1}, head ${x.head + 1}, number ${x.rank}`,
+            onClick: () => {
+              s.set({ layer: x.layer, head: x.head });
+              list.querySelector(`[data-key="rank ${short(x.layer, x.head)}"]`)?.focus();
+            },
+          }, short(x.layer, x.head)),
+          h("span", {}, h("span", { class: "dd-fill", style: `width: ${(100 * x.effect / ranked[0].effect).toFixed(1)}%` })),
+          h("span", {}, fmt(x.effect, 4)));
+      }));
+      const striking = ranked.reduce((a, b) => (b.peak > a.peak ? b : a));
+      predictWords.textContent = `Correlation ${fmt(data.pearson, 2)} (of ranks: ${fmt(data.spearman, 2)}): here a ` +
+        `striking map does not mark a head that matters. The most striking one, ${short(striking.layer, striking.head)} ` +
+        `(${fmt(striking.peak)}), is number ${striking.rank} of ${ranked.length}. “Matters” means these cosines, on ` +
+        `these ${data.sentences.length} sentences; another measure can rank otherwise.`;
+    }
+
+    function drawFull(layer, head) {
+      const { removed } = s.get();
+      const [atCls, atWords] = data.values[layer][head];
+      closeWords.replaceChildren(
+        h("p", { class: "dd-quiet" }, `Its value vectors: length ${fmt(atCls, 2)} at [CLS], ${fmt(atWords, 2)} at words. ` +
+          (atCls < atWords / 4 ? "So what it reads from [CLS] adds little." : "")));
+      pairTitle.textContent = removed ? `Cosines without ${short(layer, head)}` : "Cosines of the sentences";
+      texts.replaceChildren(...data.sentences.map((x, i) =>
+        h("li", { "aria-current": i === s.get().sentence ? "true" : null }, `${i + 1}  ${x.text}`)));
+      pairBox.replaceChildren(pairTable(data, pairs(data, layer, head), removed));
+      remove.setAttribute("aria-pressed", String(removed));
+      remove.textContent = removed ? "Put it back" : "Remove this head";
+      const { effect, rank } = ranked.find((x) => x.layer === layer && x.head === head);
+      pairWords.replaceChildren(removed
+        ? `Mean change ${fmt(effect, 4)}: number ${rank} of ${ranked.length}. In code: `
+        : "In code: ",
+      h("span", { class: "dd-code" }, `ablate(model, ${layer}, ${head})`));
+      scatter.replaceChildren(drawScatter(data, ranked, layer, head));
+      drawRank(layer, head);
+    }
+
+    let drawn = null; // the sentence whose maps stand in the grid
+    function draw() {
+      const { layer, head, i, item, map } = current();
+      if (drawn !== item) { grid.show(mapsOf(i)); drawn = item; }
+      grid.choose(layer, head);
+      menu.value = String(i);
+      closeTitle.textContent = `${short(layer, head)} reads “${item.text}”`;
+      closeView.replaceChildren(s.get().view === "map" ? drawMap(item, map) : drawLines(item, map));
+      if (full) drawFull(layer, head);
+    }
+
+    function summary() {
+      const { layer, head, item, map } = current();
+      const name = `Layer ${layer + 1}, head ${head + 1}`;
+      if (!full) {
+        const row = map[0];
+        const j = row.indexOf(Math.max(...row));
+        return `${name}: “${item.rows[0]}” reads most from “${item.columns[j]}” (${fmt(row[j])}).`;
+      }
+      const { effect, rank } = ranked.find((x) => x.layer === layer && x.head === head);
+      return `${name}: on average ${manner(data, layer, head).words}. Removing it changes the cosines by ` +
+        `${fmt(effect, 4)} on average, number ${rank} of ${ranked.length}.`;
+    }
+
+    function table() {
+      const { layer, head, item, map } = current();
+      const name = short(layer, head);
+      const tables = [matrixTable({
+        caption: `Weights of ${name} on “${item.text}”`, name: "weights", rowName: "query", colName: "key",
+        rows: item.rows, cols: item.columns, values: map,
+      })];
+      if (!full) return tables;
+      const list_ = pairs(data, layer, head);
+      const kinds = Object.keys(data.patterns);
+      return [...tables, matrixTable({
+        caption: `Cosines of the sentences, and without ${name}`, name: "cosines", rowName: "sentences",
+        rows: list_.map(({ i, j }) => `${i + 1} and ${j + 1}`), cols: ["cosine", `without ${name}`, "change"],
+        values: list_.map(({ before, after, change }) => [before, after, change]),
+      }), matrixTable({
+        caption: "All heads, by the mean change of the cosines when one is removed", name: "heads", rowName: "head",
+        rows: ranked.map((x) => short(x.layer, x.head)),
+        cols: ["mean change", "largest weight", ...kinds.map((k) => `to ${PLACES[k]}`), "length of v at [CLS]", "at words"],
+        values: ranked.map((x) => [x.effect, x.peak, ...kinds.map((k) => data.patterns[k][x.layer][x.head]),
+          ...data.values[x.layer][x.head]]),
+      })];
+    }
+
+    fillMenu();
+    const stopDraw = s.subscribe(draw);
+    const frame = shell(el, {
+      model, store: s, title: full ? "Heads of a trained encoder" : "Attention heads", figure,
+      controls: full ? [sentence, view] : [view],
+      more: own ? [own] : [], summary, table,
+    });
+    draw();
+    frame.refresh();
+
+    const stopData = onData(model, (next) => {
+      const before = data.own;
+      data = next;
+      fillMenu();
+      const answer = data.own;
+      if (own?.answered && answer && JSON.stringify(answer) !== JSON.stringify(before)) {
+        if (answer.error) own.answered(`Python says: ${answer.error}.`);
+        else {
+          const near = answer.cosines.reduce((b, v, i) => (v > answer.cosines[b] ? i : b), 0);
+          own.answered(`Shown above. Of the sentences, number ${near + 1} is nearest: cosine ${fmt(answer.cosines[near])}.`);
+          s.set({ sentence: many() - 1 });
+        }
+      }
+      draw();
+      frame.refresh();
+    });
+    return () => { stopDraw(); stopData(); frame.destroy(); };
+  },
+};

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: MIT
+"""Does each page work in a real browser: alone, for everybody, at every width?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from conftest import open_folds, wake_widgets
+from serve import compressed_size
+
+pytestmark = pytest.mark.browser
+BUDGET = 350_000
+IMAGES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"}
+
+
+def url_of(scheme: str, site: Path, address: str, name: str) -> str:
+    return (site / name).as_uri() if scheme == "file" else f"{address}/{name}"
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_page_needs_nobody_else_and_has_no_complaint(
+    visit, site, address, page_name, scheme
+):
+    seen = visit(url_of(scheme, site, address, page_name))
+    wake_widgets(seen.page)
+    start = {"http": address, "file": "file:"}[scheme]
+    foreign = [url for url in seen.asked if not url.startswith((start, "data:", "blob:"))]
+    assert not foreign
+    assert not seen.failed
+    assert not seen.said
+
+
+def test_first_view_is_light(visit, site, address, page_name):
+    seen = visit(f"{address}/{page_name}")
+    wake_widgets(seen.page)
+    sizes = {}
+    for url in seen.asked:
+        path = site / unquote(urlsplit(url).path).lstrip("/")
+        if url.startswith(address) and path.suffix not in IMAGES:
+            sizes[path.name] = compressed_size(path)
+    assert page_name.rsplit("/", 1)[-1] in sizes
+    total = sum(sizes.values())
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
+    assert total <= BUDGET, f"{total} bytes; largest: {largest}"
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(visit, address, page_name, theme, width):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = visit(f"{address}/{page_name}", width=width, theme=theme).page
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    wake_widgets(page)
+    reports = [Axe().run(page)] if (theme, width) == ("light", 1280) else []
+    open_folds(page)
+    page.wait_for_timeout(100)  # boxes that now scroll become reachable
+    reports.append(Axe().run(page))
+    faults = [
+        f"{v['impact']} {v['id']}: {node['html'][:120]} | {node['failureSummary'][:200]}"
+        for report in reports
+        for v in report.response["violations"]
+        for node in v["nodes"][:3]
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(("width", "folds"), [(320, False), (320, True), (640, False)])
+def test_page_never_scrolls_sideways(visit, site, page_name, width, folds):
+    page = visit((site / page_name).as_uri(), width=width, height=700).page
+    wake_widgets(page)
+    if folds:
+        open_folds(page)
+    wide = page.evaluate(
+        """() => {
+          const most = window.innerWidth;
+          if (document.documentElement.scrollWidth <= most) return [];
+          const clipped = (e) => {
+            for (let up = e.parentElement; up; up = up.parentElement)
+              if (getComputedStyle(up).overflowX !== "visible") return true;
+            return false;
+          };
+          return [...document.querySelectorAll("body *")]
+            .filter((e) => e.getBoundingClientRect().right > most + 1 && !clipped(e))
+            .slice(0, 5)
+            .map((e) => e.outerHTML.slice(0, 120));
+        }"""
+    )
+    assert not wide
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_boxes_that_scroll_can_be_reached_by_keyboard(visit, site, page_name):
+    page = visit((site / page_name).as_uri(), width=320, height=700).page
+    wake_widgets(page)
+    open_folds(page)
+    page.wait_for_timeout(400)
+    stuck = page.evaluate(
+        """() => [...document.querySelectorAll("main *")].filter((e) => {
+          const style = getComputedStyle(e);
+          if (!/auto|scroll/.test(style.overflowX)) return false;
+          if (e.scrollWidth <= e.clientWidth + 1) return false;
+          return e.tabIndex < 0 && !e.querySelector("a, button, input, select, [tabindex]");
+        }).map((e) => e.outerHTML.slice(0, 120))"""
+    )
+    assert not stuck
+
+
+def test_skip_link_is_first_visible_and_works(visit, site, page_name):
+    page = visit((site / page_name).as_uri()).page
+    page.keyboard.press("Tab")
+    focus = "document.activeElement"
+    assert page.evaluate(f"{focus}.className") == "dd-skip"
+    assert page.evaluate(f"{focus}.getBoundingClientRect().top") >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate(f"{focus}.id") == "main"
+    page.keyboard.press("Tab")
+    inside = page.evaluate(f"document.getElementById('main').contains({focus})")
+    assert inside or page.locator("main a:visible").count() == 0
+
+
+def test_focus_is_never_under_the_bar(visit, site, page_name):
+    page = visit((site / page_name).as_uri(), width=360, height=640).page
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    page.evaluate("document.querySelector('.dd-foot').setAttribute('tabindex', '-1')")
+    page.evaluate("document.querySelector('.dd-foot').focus()")
+    for _ in range(25):
+        page.keyboard.press("Shift+Tab")
+        covered = page.evaluate(
+            """() => {
+              const e = document.activeElement;
+              if (!e || !e.closest("main")) return "";
+              const box = e.getClientRects()[0];
+              const bar = document.querySelector(".dd-top").getBoundingClientRect();
+              return box.bottom <= bar.bottom ? e.outerHTML.slice(0, 120) : "";
+            }"""
+        )
+        assert covered == ""
+
+
+def test_contents_open_and_close_by_keyboard_on_a_phone(visit, site, page_name):
+    page = visit((site / page_name).as_uri(), width=360, height=640).page
+    side = page.locator("#dd-nav")
+    assert not side.is_visible()
+    page.locator(".dd-menu").focus()
+    page.keyboard.press("Enter")
+    assert side.is_visible()
+    page.keyboard.press("Escape")
+    assert not side.is_visible()
+    assert page.evaluate("document.activeElement.className") == "dd-menu"
+
+
+def test_folded_parts_open_by_keyboard(visit, site, page_name):
+    page = visit((site / page_name).as_uri()).page
+    for summary in page.locator("article summary:visible").all()[:4]:
+        fold = summary.locator("xpath=..")
+        before = fold.get_attribute("open")
+        summary.focus()
+        page.keyboard.press("Enter")
+        assert fold.get_attribute("open") != before
+
+
+def test_paper_has_the_text_and_not_the_site(visit, site, page_name):
+    page = visit((site / page_name).as_uri(), theme="dark").page
+    page.emulate_media(media="print")
+    for part in (".dd-top", ".dd-side", ".dd-turn", ".dd-copy"):
+        for found in page.locator(part).all():
+            assert not found.is_visible(), part
+    assert page.locator("h1").is_visible()
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    assert background == "rgba(0, 0, 0, 0)"
+    assert ink == "rgb(31, 35, 40)", "dark ink on white paper, also from the dark page"
+    for solution in page.locator("details.solution, .tag_solution > details").all():
+        assert solution.get_attribute("open") is None
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_search_finds_a_word_and_its_section(visit, site, address, scheme):
+    seen = visit(url_of(scheme, site, address, "book/index.html"))
+    page = seen.page
+    page.locator("#dd-q").fill("softmaxes weight")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=*")
+    results = page.locator("#dd-results > li")
+    results.first.wait_for()
+    assert re.match(r"\d+ sections? found", page.locator("#dd-found").inner_text())
+    text = results.first.inner_text().lower()
+    assert "softmax" in text
+    assert "weight" in text
+    assert results.first.locator("mark").count() > 0
+    results.first.locator("a").click()
+    assert page.locator("h1").is_visible()
+    assert not seen.failed
+    assert not seen.said
+
+
+def test_search_that_finds_nothing_says_so(visit, site):
+    page = visit((site / "search.html").as_uri() + "?q=zyzzyva").page
+    assert page.locator("#dd-found").inner_text() == "No section has this word."
+
+
+def test_dark_page_is_remembered(visit, address):
+    seen = visit(f"{address}/book/index.html")
+    button = seen.page.locator("#dd-theme")
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    seen.page.goto(f"{address}/search.html")
+    assert seen.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    paper = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == "rgb(20, 24, 29)"
+
+
+def test_page_reads_without_scripts(visit, site, page_name):
+    seen = visit((site / page_name).as_uri(), java_script_enabled=False)
+    assert seen.page.locator("h1").is_visible()
+    assert seen.page.locator("#dd-nav nav").is_visible()
+    assert not seen.page.locator("#dd-theme").is_visible()
+    for frame in seen.page.locator("figure[data-model] .dd-frame").all():
+        assert frame.is_visible()

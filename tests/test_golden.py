@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""The book's one example: stored numbers, exact arithmetic, and the package agree."""
+
+import json
+import math
+from fractions import Fraction
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepdive import trace
+from deepdive.masks import Causal
+from deepdive.trace import CATS, CATS_DAILY
+
+GOLDEN = json.loads((Path(__file__).parent / "golden/cats_chase_mice.json").read_text())
+ONE, TWO = trace.attention(), trace.attention(n_heads=2)
+DAILY = trace.attention(CATS_DAILY, mask=Causal())
+
+
+def close(got, expected, tolerance=1e-6):
+    got, expected = torch.as_tensor(got), torch.tensor(expected, dtype=torch.float64)
+    assert got.shape == expected.shape
+    assert torch.allclose(got, expected, rtol=0, atol=tolerance)
+
+
+def exact(rows):
+    """Decimals as fractions: 1.3 is 13/10 here, not the nearest float."""
+    return [[Fraction(str(x)) for x in row] for row in rows]
+
+
+def product(A, B):
+    columns = list(zip(*B, strict=True))
+    return [
+        [sum(a * b for a, b in zip(row, c, strict=True)) for c in columns] for row in A
+    ]
+
+
+def exact_projection(name):
+    return product(exact(GOLDEN["X"]), exact(GOLDEN[name]))
+
+
+def exact_scores(columns):
+    Q, K = exact_projection("W_Q"), exact_projection("W_K")
+    K_T = list(zip(*(row[columns] for row in K), strict=True))
+    return product([row[columns] for row in Q], K_T)
+
+
+def softmax_by_hand(row, width):
+    powers = [math.exp(float(x) / math.sqrt(width)) for x in row]
+    return [p / math.fsum(powers) for p in powers]
+
+
+HALVES = {"one": (slice(0, 4), 4), "head1": (slice(0, 2), 2), "head2": (slice(2, 4), 2)}
+STORED = {"one": GOLDEN["single_head"]} | {
+    f"head{i + 1}": head for i, head in enumerate(GOLDEN["two_heads"]["heads"])
+}
+TRACED = {
+    "one": {name: ONE[name][0] for name in ("raw_scores", "scaled_scores", "weights")}
+} | {
+    f"head{i + 1}": {n: TWO[n][i] for n in ("raw_scores", "scaled_scores", "weights")}
+    for i in (0, 1)
+}
+
+
+def test_the_inputs_are_the_stored_ones():
+    assert list(CATS.words) == GOLDEN["tokens"]
+    for name in ("X", "W_Q", "W_K", "W_V"):
+        assert getattr(CATS, name).tolist() == GOLDEN[name]
+    assert torch.equal(CATS.W_O, torch.eye(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["Q", "K", "V", "output"])
+def test_one_head(name):
+    close(ONE[name], GOLDEN["single_head"][name])
+
+
+@pytest.mark.parametrize("head", HALVES)
+@pytest.mark.parametrize("name", ["raw_scores", "scaled_scores", "weights"])
+def test_scores_and_weights(head, name):
+    close(TRACED[head][name], STORED[head][name])
+
+
+@pytest.mark.parametrize("name", ["concat", "output"])
+def test_two_heads_joined(name):
+    close(TWO[name], GOLDEN["two_heads"][name])
+
+
+@pytest.mark.parametrize("head", [0, 1])
+def test_two_heads_apart(head):
+    close(TWO["head_outputs"][head], GOLDEN["two_heads"]["heads"][head]["output"])
+
+
+def test_fourth_word():
+    stored = GOLDEN["fourth_word"]
+    for matrix, name in (("X", "x"), ("Q", "q"), ("K", "k"), ("V", "v")):
+        close(DAILY[matrix][3], stored[name])
+    close(DAILY["weights"][0], stored["causal_weights"])
+    close(DAILY["output"], stored["causal_output"])
+    assert CATS_DAILY.words[3] == stored["token"]
+
+
+@pytest.mark.parametrize("head", HALVES)
+def test_raw_scores_are_exact(head):
+    columns, width = HALVES[head]
+    scores = exact_scores(columns)
+    assert exact(STORED[head]["raw_scores"]) == scores
+    floats = [[float(x) for x in row] for row in scores]
+    close(TRACED[head]["raw_scores"], floats, 1e-15)
+    close(TRACED[head]["weights"], [softmax_by_hand(r, width) for r in scores], 1e-15)
+
+
+def test_outputs_by_hand_unrounded():
+    V = [[float(x) for x in row] for row in exact_projection("W_V")]
+    one = [softmax_by_hand(row, 4) for row in exact_scores(slice(0, 4))]
+    close(ONE["output"], product(one, V), 1e-15)
+    halves = []
+    for columns in (slice(0, 2), slice(2, 4)):
+        weights = [softmax_by_hand(row, 2) for row in exact_scores(columns)]
+        halves.append(product(weights, [row[columns] for row in V]))
+    close(TWO["output"], [a + b for a, b in zip(*halves, strict=True)], 1e-15)
+
+
+@pytest.mark.parametrize(
+    "weights, query, keys, stored",
+    [
+        (ONE["weights"][0], 1, (0, 2), 0.383652),
+        (TWO["weights"][0], 0, (0, 2), 0.371426),
+        (TWO["weights"][1], 1, (1, 2), 0.401112),
+        (TWO["weights"][1], 2, (0, 1, 2), 0.333333),
+    ],
+    ids=["one head, chase", "head 1, cats", "head 2, chase", "head 2, mice"],
+)
+def test_ties_are_exact(weights, query, keys, stored):
+    values = {weights[query, key].item() for key in keys}
+    assert len(values) == 1, "a tie must be a tie to the last bit"
+    assert abs(values.pop() - stored) < 1e-6
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 4])
+def test_the_layer_is_the_trace(n_heads):
+    out = trace.layer(n_heads=n_heads)(CATS.X[None])[0]
+    close(out.detach(), trace.attention(n_heads=n_heads)["output"].tolist(), 1e-15)
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 4])
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_without_positions_order_means_nothing(n_heads, order):
+    order = [*order]
+    whole = trace.attention(n_heads=n_heads)
+    moved = trace.attention(CATS.reorder(order), n_heads=n_heads)
+    assert moved["words"] == tuple(CATS.words[i] for i in order)
+    close(moved["output"], whole["output"][order].tolist(), 1e-15)
+    close(moved["weights"], whole["weights"][:, order][:, :, order].tolist(), 1e-15)
+
+
+def test_json_keeps_every_digit():
+    result = json.loads(json.dumps(trace.to_json(TWO)))
+    for name in ("weights", "output", "scaled_scores"):
+        assert result[name] == TWO[name].tolist()
+    assert result["n_heads"] == 2 and result["words"] == list(CATS.words)
