@@ -13,7 +13,8 @@ from tools.environment import settings
 # Kernels inherit this process's environment, under nbval too.
 os.environ.update(settings())
 
-MUST_RUN = ("browser", "weights")
+# A test is marked by what it asks for, so that no mark is forgotten.
+NEEDS = {"browser": {"browser", "chromium"}, "weights": {"minilm", "real"}}
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
@@ -24,18 +25,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count everything under tests/site as a browser test."""
+    """Mark the tests that ask for a browser or for real weights."""
     for item in items:
-        if Path("tests/site") in item.path.relative_to(item.config.rootpath).parents:
-            item.add_marker(pytest.mark.browser)
+        for mark, fixtures in NEEDS.items():
+            if fixtures & set(getattr(item, "fixturenames", ())):
+                item.add_marker(mark)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
-    """In CI, turn a skipped browser or weights test into a failure."""
+    """In CI, a test whose browser or weights are missing fails instead of skipping."""
     report = yield
-    needed = [name for name in MUST_RUN if item.get_closest_marker(name)]
-    if ON_CI and needed and report.skipped and not hasattr(report, "wasxfail"):
+    needed = [mark for mark in NEEDS if item.get_closest_marker(mark)]
+    missing = call.when == "setup" and not item.get_closest_marker("skipif")
+    if ON_CI and needed and missing and report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         report.outcome = "failed"
         report.longrepr = f"In CI a {needed[0]} test must run. It said: {reason}"

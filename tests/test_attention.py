@@ -108,10 +108,8 @@ def test_shared_heads_are_copied_heads(G, kernel):
 def test_head_dim_and_scale_reach_the_kernel():
     layer = MultiHeadAttention(8, 2, head_dim=5, scale=1.0).double()
     x = draw(4, 1, T, 8)
-    q, k, v = (
-        split_heads(p(x), 2) for p in (layer.q_proj, layer.k_proj, layer.v_proj)
-    )
-    expected = layer.o_proj(merge_heads(((q @ k.mT).softmax(-1) @ v)))
+    q, k, v = (split_heads(p(x), 2) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
+    expected = layer.o_proj(merge_heads((q @ k.mT).softmax(-1) @ v))
     assert q.shape == (1, 2, T, 5)
     close(layer(x), expected)
 

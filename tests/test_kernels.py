@@ -192,7 +192,9 @@ def test_a_row_that_sees_nothing_is_zero_and_harmless(kernel, as_bias):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("mask", [Causal(), Causal().tensor(4, 4)], ids=["rule", "bool"])
+@pytest.mark.parametrize(
+    "mask", [Causal(), Causal().tensor(4, 4)], ids=["rule", "bool"]
+)
 def test_true_means_may_attend(kernel, mask):
     zero, v = torch.zeros(1, 1, 4, 4), torch.eye(4)[None, None]
     expected = torch.ones(4, 4).tril() / torch.arange(1, 5)[:, None]

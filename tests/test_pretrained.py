@@ -85,7 +85,7 @@ def compare(model, theirs, ids, keep, segments) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def minilm():
-    """The real model; absent weights skip these tests, except where CI must have them."""
+    """The real model; without its files these tests skip, but in CI they fail."""
     from deepdive import pretrained
 
     try:
@@ -140,7 +140,7 @@ def test_an_embedding_does_not_depend_on_its_neighbours_padding(minilm):
 
 
 def test_a_text_beyond_the_position_table_is_refused(minilm):
-    with pytest.raises(ValueError, match="text 0 has 602 pieces.*limit is 512"):
+    with pytest.raises(ValueError, match=r"text 0 has 602 pieces.*limit is 512"):
         sentence_embedding(*minilm, "cats " * 600)
 
 
@@ -152,9 +152,9 @@ def random_folder(folder, seed, **changes):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed)
     sizes = dict(
-        vocab_size=50 + seed, hidden_size=24, num_hidden_layers=3, num_attention_heads=4,
-        intermediate_size=40, max_position_embeddings=16, layer_norm_eps=1e-7,
-        initializer_range=0.5,
+        vocab_size=50 + seed, hidden_size=24, num_hidden_layers=3,
+        num_attention_heads=4, intermediate_size=40, max_position_embeddings=16,
+        layer_norm_eps=1e-7, initializer_range=0.5,
     )  # fmt: skip
     config = transformers.BertConfig(**sizes)
     model = transformers.BertModel(config).double()

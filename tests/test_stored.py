@@ -127,7 +127,8 @@ def test_widget_code_is_the_packages(path: Path) -> None:
         module, name = state["_anywidget_id"].rsplit(".", 1)
         kind = getattr(importlib.import_module(module), name)
         for part in ("_esm", "_css"):
-            assert state.get(part) == str(getattr(kind, part)), (
+            same = state.get(part) == str(getattr(kind, part))  # too long to show
+            assert same, (
                 f"{path.name} stores another {part} of {name}: run `make notebooks`"
             )
 

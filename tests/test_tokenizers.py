@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ids, padding and refusals of `deepdive.tokenizers`, on a small WordPiece of our own."""
+"""Ids, padding and refusals of `deepdive.tokenizers`, on a WordPiece of our own."""
 
 import json
 
@@ -76,7 +76,7 @@ def test_decode_goes_back(folder):
 def test_a_long_text_is_refused_with_both_numbers(folder):
     tokenizer = load_tokenizer(folder, max_len=4)
     tokenizer.encode("cats mice")
-    with pytest.raises(ValueError, match="text 1 has 5 pieces.*limit is 4"):
+    with pytest.raises(ValueError, match=r"text 1 has 5 pieces.*limit is 4"):
         tokenizer.encode(["cats", "cats chase mice"])
 
 
@@ -93,7 +93,7 @@ def test_nothing_to_encode(folder):
 
 @pytest.mark.parametrize("ids", [[[2, 4]], [99], [-1]])
 def test_ids_that_cannot_be_decoded(folder, ids):
-    with pytest.raises(ValueError, match="one row|not in 0"):
+    with pytest.raises(ValueError, match=r"one row|not in 0"):
         load_tokenizer(folder).decode(ids)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +66,15 @@ class Handler(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-def make_server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
+class Server(ThreadingHTTPServer):
+    """One that takes no port away from another server."""
+
+    daemon_threads = True
+    # On Windows this option lets two servers share a port.
+    allow_reuse_address = os.name != "nt"
+
+
+def make_server(folder: Path, port: int = 0) -> Server:
     """Return a server of `folder` on loopback; port 0 takes any free one.
 
     Raises:
@@ -74,9 +83,7 @@ def make_server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
     if not folder.is_dir():
         raise ValueError(f"nothing to serve: {folder} is not a folder")
     handler = partial(Handler, directory=str(folder))
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
-    return server
+    return Server(("127.0.0.1", port), handler)
 
 
 @contextmanager

@@ -7,9 +7,8 @@ outside it is written, apart from pip's own cache.
 
 import argparse
 import collections
-import functools
+import contextlib
 import hashlib
-import http.server
 import json
 import os
 import queue
@@ -24,12 +23,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tools.environment import BUILD, ROOT, chapters, settings
+from tools.serve import Server, make_server
 
 VENV = ROOT / ".venv"
 STAMP = VENV / "deepdive-stamp"
 SITE = BUILD / "html"
 REPORTS = BUILD / "test"
 TORCH_CPU = "https://download.pytorch.org/whl/cpu"
+# It has no __main__, and a script's path differs between systems and breaks when moved.
+JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 QUIET_SECONDS = 8  # nothing is silent for longer than ten
 FIRST_CHAPTER = "02_attention.ipynb"
 
@@ -81,19 +83,20 @@ def run_long(doing: str, *command: str | Path) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     tail: collections.deque[str] = collections.deque(maxlen=30)
+    told_at = start
     try:
         while True:
-            try:
-                line = lines.get(timeout=QUIET_SECONDS)
-            except queue.Empty:
+            with contextlib.suppress(queue.Empty):
+                if (line := lines.get(timeout=1)) is None:
+                    break
+                tail.append(line)
+                if told := worth_telling(line):
+                    say(f"  {told}")
+                    told_at = time.monotonic()
+            if time.monotonic() - told_at > QUIET_SECONDS:
+                told_at = time.monotonic()
                 last = shorten(tail[-1].strip()) if tail else ""
-                say(f"  … {doing}, {time.monotonic() - start:.0f} s so far. {last}")
-                continue
-            if line is None:
-                break
-            tail.append(line)
-            if told := worth_telling(line):
-                say(f"  {told}")
+                say(f"  … {doing}, {told_at - start:.0f} s so far. {last}")
     except KeyboardInterrupt:
         process.terminate()
         raise
@@ -106,12 +109,16 @@ def worth_telling(line: str) -> str:
     """Return what a reader wants of one line of pip's output; "" for nothing."""
     words = line.split()
     if line.startswith("Installing collected packages"):
-        return f"Installing {len(words) - 3} packages: a minute or two"
+        return f"Installing {count(len(words) - 3)}: a minute or two"
     if line.startswith("Successfully installed"):
-        return f"Installed {len(words) - 2} packages"
+        return f"Installed {count(len(words) - 2)}"
     if line.lstrip().startswith(("Downloading", "Building", "ERROR")):
         return line.strip()
     return ""
+
+
+def count(packages: int) -> str:
+    return "1 package" if packages == 1 else f"{packages} packages"
 
 
 def shorten(text: str, width: int = 70) -> str:
@@ -170,8 +177,8 @@ def setup(cpu: bool) -> Path:
     if not version or tuple(map(int, version.split(".")[:2])) < (3, 11):
         wrong = f"has Python {version}" if version else "doesn't start"
         raise Stop(
-            f"The folder .venv is there but {wrong}. Delete it and run this again; "
-            "nothing else is kept in it."
+            f"The folder .venv is there but {wrong}. Delete it, or move it away if it "
+            "holds something of yours, and run this again."
         )
     wanted = fingerprint(version)
     if STAMP.exists() and STAMP.read_text().strip() == wanted:
@@ -181,7 +188,9 @@ def setup(cpu: bool) -> Path:
     say("Installing what the book needs into .venv (the README says how much)")
     if cpu and sys.platform.startswith("linux"):
         say("First torch without CUDA, from PyTorch's own index")
-        run_long("fetching torch", *pip, "--extra-index-url", TORCH_CPU, torch_pin())
+        # Torch alone: what it needs comes from the usual index, with everything else.
+        alone = ("--no-deps", "--index-url", TORCH_CPU, torch_pin())
+        run_long("fetching torch", *pip, *alone)
     run_long("installing", *pip, "-r", "requirements.txt")
     silence_lab_news()
     STAMP.write_text(wanted + "\n")
@@ -213,9 +222,8 @@ def pytest(python: Path, name: str, *arguments: str | Path) -> None:
 
 
 def tests(python: Path) -> None:
-    """All tests that need no browser, and the docstrings' examples."""
-    where = ("tests", "src/deepdive", "--doctest-modules")
-    pytest(python, "tests", *where, "-m", "not browser", "--durations=8")
+    """All tests that need no browser; the docstrings' examples are among them."""
+    pytest(python, "tests", "tests", "-m", "not browser", "--durations=8")
 
 
 def fast_tests(python: Path) -> None:
@@ -242,7 +250,8 @@ def build(python: Path) -> None:
                 f"book/{path.name}: {fault}. The site shows stored outputs, so the "
                 "build stops here: run `make notebooks`, or mend the cell."
             )
-    run(python, "-m", "jupyter_book", "build", ".", "-W", "--keep-going", "--all")
+    command = ("build", ".", "-W", "--keep-going", "--all")
+    run(python, "-c", JUPYTER_BOOK, *command)
     if not (SITE / "index.html").exists():
         raise Stop("The build said nothing was wrong, but made no index.html.")
 
@@ -344,7 +353,7 @@ def weights(python: Path) -> None:
 def audit(python: Path) -> None:
     if not (SITE / "index.html").exists():
         build(python)
-    run(python, "tools/audit/run.py")
+    run(python, "tools/audit")
 
 
 def clean(_python: Path | None = None) -> None:
@@ -361,39 +370,17 @@ def clean(_python: Path | None = None) -> None:
     say("clean. The folder .venv stays; delete it by hand to install afresh.")
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serve the site quietly, with types that don't depend on the system's table."""
-
-    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {
-        ".js": "text/javascript",
-        ".mjs": "text/javascript",
-        ".css": "text/css",
-        ".svg": "image/svg+xml",
-        ".json": "application/json",
-        ".woff2": "font/woff2",
-    }
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-class Server(http.server.ThreadingHTTPServer):
-    # On Windows this option would let two servers share a port.
-    allow_reuse_address = os.name != "nt"
-    daemon_threads = True
-
-
 def serve(folder: Path, first: int = 8000) -> None:
     """Serve a folder on the first free port of this machine's own address."""
-    handler = functools.partial(Handler, directory=str(folder))
     for port in range(first, first + 100):
         try:
-            server = Server(("127.0.0.1", port), handler)
+            server: Server = make_server(folder, port)
         except OSError:
             continue
         say(f"\nThe book is at http://127.0.0.1:{port}/   (Ctrl+C stops it)")
         with server:
             server.serve_forever()
+        return
     raise Stop(f"Ports {first} to {first + 99} are all taken on this machine.")
 
 

@@ -57,31 +57,31 @@
     ["article .dd-scroll", "Table or figure"],
     ["article div.math", "Formula"],
   ];
-  const mark = () => {
-    for (const [selector, name] of kinds) {
-      for (const box of document.querySelectorAll(selector)) {
-        const scrolls = box.scrollWidth > box.clientWidth + 1;
-        if (scrolls === box.hasAttribute("tabindex")) continue;
-        if (scrolls) {
-          box.tabIndex = 0;
-          box.setAttribute("role", "group");
-          box.setAttribute("aria-label", name + ", scrolls sideways");
-        } else {
-          for (const attribute of ["tabindex", "role", "aria-label"]) {
-            box.removeAttribute(attribute);
-          }
-        }
-      }
+  const mark = (box) => {
+    const scrolls = box.scrollWidth > box.clientWidth + 1;
+    if (scrolls === box.hasAttribute("tabindex")) return;
+    if (scrolls) {
+      const [, name] = kinds.find(([selector]) => box.matches(selector));
+      box.tabIndex = 0;
+      box.setAttribute("role", "group");
+      box.setAttribute("aria-label", name + ", scrolls sideways");
+    } else {
+      for (const attribute of ["tabindex", "role", "aria-label"]) box.removeAttribute(attribute);
     }
   };
-  const later = window.requestIdleCallback || ((task) => setTimeout(task, 200));
-  let waiting = 0;
-  addEventListener("resize", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(mark, 150);
-  });
-  document.addEventListener("toggle", mark, true);
-  later(mark);
+  const boxes = kinds.flatMap(([selector]) => [...document.querySelectorAll(selector)]);
+  // Measured whenever its width changes, and once for all while the browser is idle:
+  // a box far away has no layout yet, but Tab must already find it.
+  const watch = new ResizeObserver((seen) => seen.forEach((entry) => mark(entry.target)));
+  for (const box of boxes) watch.observe(box);
+  const idle = window.requestIdleCallback || ((task) => setTimeout(task, 20));
+  const sweep = (deadline) => {
+    do mark(boxes.shift()); while (boxes.length && deadline?.timeRemaining() > 8);
+    if (boxes.length) idle(sweep);
+    else root.classList.add("dd-ready");
+  };
+  if (boxes.length) idle(sweep);
+  else root.classList.add("dd-ready");
 
   // --- A link into a folded box opens it ----------------------------------
   const reveal = () => {

@@ -152,6 +152,8 @@ def record(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
     Taught in: book/03_multi_head.ipynb
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
     layers = {
         name: layer
         for name, layer in model.named_modules()

@@ -68,8 +68,10 @@ def test_every_picture_has_words(soup):
     for figure in soup.select("article figure"):
         drawing = figure.find("svg")
         caption = figure.find("figcaption")
-        assert caption is not None, "a figure without a caption"
-        assert caption.get_text(strip=True), "a figure with an empty caption"
+        if caption is None:
+            assert figure.get("data-widget"), "a figure without a caption"
+        else:
+            assert caption.get_text(strip=True), "an empty caption"
         if drawing is not None and figure.find("img") is None:
             named = figure.select_one("[role=img][aria-label], svg > title")
             assert named is not None, f"no words for {str(drawing)[:90]}"

@@ -100,7 +100,7 @@ SCENARIOS: list[Scenario] = []
 def _softmax_scale_act(page: Page, root: Locator) -> None:
     focus(root, "slider", "Width d_k")
     press(page, "End", "ArrowLeft")  # 1024, then 512
-    focus(root, "checkbox", "Divide by √dk")
+    focus(root, "checkbox", "Divide by √d_k")
     press(page, "Space")
     open_more(page, root)
     type_number(page, root, "Temperature T", "0.5")
@@ -238,7 +238,7 @@ def _head_split_act(page: Page, root: Locator) -> None:
     focus(root, "slider", "Heads h")
     press(page, "ArrowRight", "ArrowRight")  # 24, 32 heads
     open_more(page, root)
-    focus(root, "checkbox", "Count W_O", exact=False)
+    focus(root, "checkbox", "Count W", exact=False)
     press(page, "Space")
     type_number(page, root, "Words N", "2048")
 
@@ -284,5 +284,46 @@ SCENARIOS += [
             "count_o": False,
             "seq_len": 2048,
         },
+    ),
+]
+
+
+# ------------------------------------------------------------------------ HeadExplorer
+def _head_explorer_act(page: Page, root: Locator) -> None:
+    focus(root, "button", "Layer 1, head 3")
+    press(page, "ArrowDown", "End", "ArrowLeft", "ArrowLeft", "ArrowLeft")  # L2·H9
+    focus(root, "combobox", "Sentence")
+    press(page, "ArrowDown", "ArrowDown")  # cats do not chase mice
+    focus(root, "radio", "heat map")
+    press(page, "Space")
+    focus(root, "button", "Remove this head")
+    press(page, "Enter")
+
+
+def _head_explorer_expect() -> Tables:
+    import torch
+
+    from deepdive.pretrained import minilm
+    from deepdive.widgets.head_explorer import head_maps
+
+    maps = head_maps(*minilm())
+    i, j = torch.triu_indices(6, 6, 1)
+    before, after = maps.cosines[i, j], maps.without[1, 8][i, j]
+    columns = [maps.effect, maps.peak, *maps.patterns.values(), *maps.value_lengths.unbind(-1)]
+    heads = torch.stack([x.flatten() for x in columns], 1)
+    return {
+        "weights": maps.weights[2][1, 8].tolist(),
+        "cosines": torch.stack([before, after, after - before], 1).tolist(),
+        "heads": heads[heads[:, 0].argsort(descending=True)].tolist(),
+    }
+
+
+SCENARIOS += [
+    Scenario(
+        name="head-explorer",
+        source="from deepdive.widgets import HeadExplorer\nHeadExplorer()",
+        act=_head_explorer_act,
+        expect=_head_explorer_expect,
+        state={"layer": 1, "head": 8, "sentence": 2, "view": "map", "removed": True},
     ),
 ]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import WIDGETS, run_node
 
+from conftest import WIDGETS, run_node
 from deepdive import trace
 from deepdive.masks import Causal
 from deepdive.widgets.attention_trace import AttentionTrace, exact_ties, notices
@@ -30,7 +30,10 @@ def made(T: int, d: int, seed: int, places: int = 1) -> trace.Example:
     def some(rows: int) -> torch.Tensor:
         return trace.matrix(
             [
-                [round(dice.choice((0, 0, 1, dice.uniform(-2, 2))), places) for _ in range(d)]
+                [
+                    round(dice.choice((0, 0, 1, dice.uniform(-2, 2))), places)
+                    for _ in range(d)
+                ]
                 for _ in range(rows)
             ]
         )
@@ -57,12 +60,16 @@ def test_data_holds_the_golden_numbers(n_heads: int) -> None:
                 trace.matrix(data[name][h]), trace.matrix(head[name]), rtol=0, atol=1e-6
             ), name
     final = GOLDEN["single_head" if n_heads == 1 else "two_heads"]["output"]
-    assert torch.allclose(trace.matrix(data["output"]), trace.matrix(final), rtol=0, atol=1e-6)
+    assert torch.allclose(
+        trace.matrix(data["output"]), trace.matrix(final), rtol=0, atol=1e-6
+    )
 
 
 def test_page_computes_what_python_computes() -> None:
     cases = []
-    for seed, (T, d, H) in enumerate([(1, 2, 1), (3, 4, 2), (4, 6, 3), (5, 4, 4), (8, 8, 2)]):
+    for seed, (T, d, H) in enumerate(
+        [(1, 2, 1), (3, 4, 2), (4, 6, 3), (5, 4, 4), (8, 8, 2)]
+    ):
         for causal in (False, True):
             for reverse in (False, True):
                 cases.append((made(T, d, seed), H, causal, reverse))
@@ -81,14 +88,20 @@ def test_page_computes_what_python_computes() -> None:
         for name, value in want.items():
             if isinstance(value, torch.Tensor):
                 assert torch.allclose(
-                    torch.tensor(got[name], dtype=torch.float64), value, rtol=0, atol=1e-12
+                    torch.tensor(got[name], dtype=torch.float64),
+                    value,
+                    rtol=0,
+                    atol=1e-12,
                 ), (name, H, causal, reverse)
         assert got["words"] == list(example.words)
 
 
 def test_page_refuses_heads_that_do_not_divide() -> None:
     script = "try { m.attend(input, 3); } catch (e) { return e.message; }"
-    assert run_node(script, SCRIPT, as_input(trace.CATS)) == "width 4 cannot be cut into 3 heads"
+    assert (
+        run_node(script, SCRIPT, as_input(trace.CATS))
+        == "width 4 cannot be cut into 3 heads"
+    )
 
 
 # ------------------------------------------------------------------------------ ties
@@ -97,7 +110,9 @@ def test_page_refuses_heads_that_do_not_divide() -> None:
 def test_ties_of_the_example() -> None:
     said = {n: [] for n in (1, 2)}
     for n in said:
-        said[n] = notices(trace.to_json(trace.attention(n_heads=n)), exact_ties(trace.CATS, n))
+        said[n] = notices(
+            trace.to_json(trace.attention(n_heads=n)), exact_ties(trace.CATS, n)
+        )
     assert said == {
         1: ["exact tie: chase gives cats and mice 0.384 each"],
         2: [
@@ -108,33 +123,49 @@ def test_ties_of_the_example() -> None:
     }
 
 
+def rounded(last: float) -> trace.Example:
+    """Scores 0.1 + 0.2 and `last`: equal as decimals, unequal in binary, for 0.3."""
+    return trace.Example(
+        words=("a", "b"),
+        X=trace.matrix([[0.1, 0.2], [last, 0.0]]),
+        W_Q=trace.matrix([[1, 0], [0, 1]]),
+        W_K=trace.matrix([[1, 0], [1, 0]]),
+        W_V=torch.eye(2).double(),
+        W_O=torch.eye(2).double(),
+    )
+
+
 def test_a_tie_is_a_tie_of_decimals_not_of_binary_rounding() -> None:
-    keys = trace.matrix([[0.1, 0.2], [0.3, 0.0]])  # scores 0.1 + 0.2 and 0.3
-    example = trace.Example(
-        ("a", "b"), keys, trace.matrix([[1, 0], [0, 1]]), trace.matrix([[1, 0], [1, 0]]),
-        torch.eye(2).double(), torch.eye(2).double(),
-    )  # fmt: skip
-    scores = trace.attention(example)["raw_scores"][0]
+    scores = trace.attention(rounded(0.3))["raw_scores"][0]
     assert scores[0, 0] != scores[0, 1], "binary rounding hides this tie"
-    assert exact_ties(example)[0][0] == ([[0, 1]], False)
-    near = replace(example, X=trace.matrix([[0.1, 0.2], [0.30000000000000004, 0.0]]))
-    assert exact_ties(near)[0][0] == ([], False)
+    assert exact_ties(rounded(0.3))[0][0] == ([[0, 1]], False)
+    assert exact_ties(rounded(0.30000000000000004))[0][0] == ([], False)
 
 
 def test_page_finds_the_same_ties() -> None:
-    cases = [(made(T, 4, seed, 0), H, c) for seed in range(12) for T, H, c in [(4, 2, seed % 2)]]
+    cases = [
+        (made(T, 4, seed, 0), H, c)
+        for seed in range(12)
+        for T, H, c in [(4, 2, seed % 2)]
+    ]
     cases += [(trace.CATS, 1, 0), (trace.CATS, 2, 0), (trace.CATS, 2, 1)]
-    payload = [{"input": as_input(e), "heads": H, "causal": bool(c)} for e, H, c in cases]
+    cases += [(rounded(x), 1, 0) for x in (0.3, 0.30000000000000004, 1e-7, 30)]
+    payload = [
+        {"input": as_input(e), "heads": H, "causal": bool(c)} for e, H, c in cases
+    ]
     script = """return input.map((c) => {
         const r = m.attend(c.input, c.heads, c), t = m.exactTies(r, c.causal);
-        return [t.map((rows) => rows.map(({ groups, zero }) => [groups, zero])), m.tieNotices(r, t)]; });"""
+        const ties = t.map((rows) => rows.map(({ groups, zero }) => [groups, zero]));
+        return [ties, m.tieNotices(r, t)]; });"""
     found = 0
     for (example, H, causal), (ties, said) in zip(
         cases, run_node(script, SCRIPT, payload), strict=True
     ):
         want = exact_ties(example, H, bool(causal))
         assert [[(groups, zero) for groups, zero in rows] for rows in ties] == want
-        result = trace.to_json(trace.attention(example, H, Causal() if causal else None))
+        result = trace.to_json(
+            trace.attention(example, H, Causal() if causal else None)
+        )
         assert said == notices(result, want)
         found += len(said)
     assert found > 20, "the examples hold too few ties to prove anything"
@@ -148,7 +179,12 @@ def explained(pick: str, n_heads: int = 1, causal: bool = False) -> str:
         "const r = m.attend(input.example, input.n, { causal: input.causal });"
         "return m.plainText(m.explain(r, input.pick, input.causal).parts);"
     )
-    payload = {"example": as_input(trace.CATS), "n": n_heads, "pick": pick, "causal": causal}
+    payload = {
+        "example": as_input(trace.CATS),
+        "n": n_heads,
+        "pick": pick,
+        "causal": causal,
+    }
     return run_node(script, SCRIPT, payload)
 
 
@@ -157,7 +193,11 @@ def explained(pick: str, n_heads: int = 1, causal: bool = False) -> str:
     [
         ("raw_scores.0.0.1", 1, "1.3·0.6 + 0·0 + 1·1 + 1·1 = 2.78"),
         ("scaled_scores.0.0.1", 1, "2.78 ÷ √4 = 2.78 ÷ 2 = 1.39"),
-        ("weights.0.0.1", 1, "e^1.39 / (e^0.65 + e^1.39 + e^1.15) = 4.015 / 9.089 = 0.442"),
+        (
+            "weights.0.0.1",
+            1,
+            "e^1.39 / (e^0.65 + e^1.39 + e^1.15) = 4.015 / 9.089 = 0.442",
+        ),
         ("head_outputs.0.0.0", 1, "0.211·0.5 + 0.442·1 + 0.347·0.5 = 0.721"),
         ("Q.0.0.0", 1, "1·1 + 0·0 + 1·0.3 + 0·0 = 1.3"),
         ("raw_scores.1.0.1", 2, "1·1 + 1·1 = 2"),
@@ -170,7 +210,10 @@ def test_calculation_in_full(pick: str, n_heads: int, text: str) -> None:
 
 
 def test_calculation_of_a_blocked_weight() -> None:
-    assert explained("weights.0.0.1", 1, True) == "blocked: chase comes later, so the weight is 0"
+    assert (
+        explained("weights.0.0.1", 1, True)
+        == "blocked: chase comes later, so the weight is 0"
+    )
     assert explained("weights.0.1.0", 1, True).startswith("e^1 / (e^1 + e^0.5) =")
 
 
@@ -185,7 +228,9 @@ def test_python_reads_the_readers_edits() -> None:
     want = trace.attention(replace(trace.CATS, X=X, W_Q=W_Q), 2, Causal())
     for name in ("weights", "output"):
         assert torch.equal(widget.result[name], want[name])
-    assert torch.equal(trace.CATS.X[0], trace.matrix([[1, 0, 1, 0]])[0]), "CATS was changed"
+    assert torch.equal(trace.CATS.X[0], trace.matrix([[1, 0, 1, 0]])[0]), (
+        "CATS was changed"
+    )
 
 
 def test_reversed_words_give_the_same_rows_in_another_order() -> None:
@@ -214,12 +259,18 @@ def test_states_that_cannot_be_drawn(state: dict, message: str) -> None:
 
 def test_page_ignores_states_that_cannot_be_drawn() -> None:
     widget = AttentionTrace()
-    odd = {"step": 99, "heads": 3, "edits": {"X.9.9": 1, "nope": 2, "X.0.0": 1, "X.0.1": 5, "W_Q.0.0": 1e9}}
+    odd = {
+        "step": 99,
+        "heads": 3,
+        "edits": {"X.9.9": 1, "nope": 2, "X.0.0": 1, "X.0.1": 5, "W_Q.0.0": 1e9},
+    }
     script = "return m.cleanState({ ...input.data.start, ...input.odd }, input.data);"
     clean = run_node(script, SCRIPT, {"data": widget.data, "odd": odd})
     assert clean["step"] == 9
     assert clean["heads"] == 1
-    assert clean["edits"] == {"X.0.1": 5}, "unknown, unchanged and too large entries stay out"
+    assert clean["edits"] == {"X.0.1": 5}, (
+        "unknown, unchanged and too large entries stay out"
+    )
 
 
 def test_page_shows_pythons_own_numbers_until_something_is_changed() -> None:
@@ -235,7 +286,9 @@ def test_page_shows_pythons_own_numbers_until_something_is_changed() -> None:
 
 def test_wrong_examples() -> None:
     batch = {name: getattr(trace.CATS, name) for name in NAMES}
-    with pytest.raises(TypeError, match=r"must be a deepdive\.trace\.Example, got dict"):
+    with pytest.raises(
+        TypeError, match=r"must be a deepdive\.trace\.Example, got dict"
+    ):
         AttentionTrace(batch)
     with pytest.raises(ValueError, match="2 words"):
         replace(trace.CATS, words=("cats", "chase"))
@@ -266,7 +319,9 @@ def test_first_frame_teaches(n_heads: int) -> None:
     widget = AttentionTrace(n_heads=n_heads)
     frame = widget.frame()
     result = trace.attention(n_heads=n_heads)
-    for value in result["weights"].flatten().tolist() + result["output"].flatten().tolist():
+    for value in (
+        result["weights"].flatten().tolist() + result["output"].flatten().tolist()
+    ):
         assert f">{value:.3f}<" in frame
     for word in (*trace.CATS.words, "raw scores", "weights", "exact tie"):
         assert word in frame
@@ -284,7 +339,11 @@ def test_a_field_that_is_no_number_keeps_its_value_and_says_so(site, open_page) 
     root.locator("summary", has_text="Edit the numbers").press("Enter")
     field = root.get_by_role("spinbutton", name="X, cats, column 1")
     said = root.get_by_role("status")
-    for typed, text in (("-", "That is not a number"), ("", "That is not a number"), ("101", "Only numbers from")):
+    for typed, text in (
+        ("-", "That is not a number"),
+        ("", "That is not a number"),
+        ("101", "Only numbers from"),
+    ):
         field.fill("7")
         field.press("Tab")
         field.focus()
@@ -306,7 +365,10 @@ def test_used_row_and_column_are_framed(site, open_page) -> None:
         root.get_by_role("button", name="Next").press("Enter")
     root.locator('button[data-key="raw_scores.0.0.1"]').focus()
     page.keyboard.press("ArrowDown")
-    assert root.locator('button[aria-pressed="true"]').get_attribute("data-key") == "raw_scores.0.1.1"
+    assert (
+        root.locator('button[aria-pressed="true"]').get_attribute("data-key")
+        == "raw_scores.0.1.1"
+    )
     assert page.evaluate("document.activeElement.dataset.key") == "raw_scores.0.1.1"
     assert root.locator('[data-board="Q.0"] td.at-used-q').count() == 4
     assert root.locator('[data-board="K.0"] td.at-used-k').count() == 4

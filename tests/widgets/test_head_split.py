@@ -6,8 +6,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from conftest import WIDGETS, run_node
 
+from conftest import WIDGETS, run_node
 from deepdive.attention import MultiHeadAttention
 from deepdive.widgets.head_split import PRESETS, HeadSplit, count, head_cost
 
@@ -15,13 +15,19 @@ SCRIPT = WIDGETS / "head_split.js"
 GRID = [
     (d, n, dim, N, o)
     for d, n, dim, N, o in itertools.product(
-        (4, 12, 512, 5120), (1, 2, 4, 128), (None, 1, 64, 256), (1, 3, 131072), (True, False)
+        (4, 12, 512, 5120),
+        (1, 2, 4, 128),
+        (None, 1, 64, 256),
+        (1, 3, 131072),
+        (True, False),
     )
     if dim or d % n == 0
 ]
 
 
-@pytest.mark.parametrize(("d", "n", "dim"), [(4, 2, None), (12, 3, None), (6, 2, 5), (8, 1, 3)])
+@pytest.mark.parametrize(
+    ("d", "n", "dim"), [(4, 2, None), (12, 3, None), (6, 2, 5), (8, 1, 3)]
+)
 def test_parameters_are_those_of_the_layer(d: int, n: int, dim: int | None) -> None:
     layer = MultiHeadAttention(d, n, head_dim=dim)
     cost = head_cost(d, n, dim)
@@ -41,12 +47,15 @@ def test_heads_of_fixed_width_cost_parameters_each() -> None:
     assert [head_cost(512, h, 64)["parameters"] for h in (1, 2, 8, 9)] == [
         one, 2 * one, 8 * one, 9 * one,
     ]  # fmt: skip
-    with_o, without = (head_cost(512, 8, None, 512, o)["parameters"] for o in (True, False))
+    with_o, without = (
+        head_cost(512, 8, None, 512, o)["parameters"] for o in (True, False)
+    )
     assert 3 * with_o == 4 * without
 
 
 @pytest.mark.parametrize(
-    ("name", "ratio"), [("T5-11B", 16), ("Gemma-7B", 4 / 3), ("DeepSeek-V2", 3.2), ("The 2017 paper", 1)]
+    ("name", "ratio"),
+    [("T5-11B", 16), ("Gemma-7B", 4 / 3), ("DeepSeek-V2", 3.2), ("The 2017 paper", 1)],
 )
 def test_published_shapes(name: str, ratio: float) -> None:
     preset = next(p for p in PRESETS if p["name"] == name)
@@ -93,7 +102,13 @@ def test_python_reads_the_readers_choice() -> None:
     widget = HeadSplit(4, 2)
     assert widget.state["preset"] == 0
     assert widget.result == head_cost(4, 2, None, 3)
-    widget.state = {"preset": 2, "n_heads": 128, "head_dim": 128, "rule": "fixed", "seq_len": 10}
+    widget.state = {
+        "preset": 2,
+        "n_heads": 128,
+        "head_dim": 128,
+        "rule": "fixed",
+        "seq_len": 10,
+    }
     assert widget.result == head_cost(1024, 128, 128, 10)
     with pytest.raises(ValueError, match="3 heads do not divide d_model = 4"):
         widget.state = {"preset": 0, "n_heads": 3}
@@ -110,10 +125,18 @@ def test_other_numbers_become_an_example() -> None:
 
 
 def test_page_mends_states_that_cannot_be_counted() -> None:
-    script = "return input.odd.map((s) => m.cleanState({ ...input.data.start, ...s }, input.data));"
-    odd = [{"n_heads": 3}, {"preset": 99}, {"rule": "fixed", "head_dim": -4}, {"seq_len": 0.5}]
+    script = """const { data, odd } = input;
+        return odd.map((s) => m.cleanState({ ...data.start, ...s }, data));"""
+    odd = [
+        {"n_heads": 3},
+        {"preset": 99},
+        {"rule": "fixed", "head_dim": -4},
+        {"seq_len": 0.5},
+    ]
     got = run_node(script, SCRIPT, {"data": HeadSplit().data, "odd": odd})
-    assert (got[0]["n_heads"], got[0]["head_dim"]) == (2, 256), "3 heads do not divide 512"
+    assert (got[0]["n_heads"], got[0]["head_dim"]) == (2, 256), (
+        "3 heads do not divide 512"
+    )
     assert (got[1]["preset"], got[1]["n_heads"]) == (0, 4)
     assert got[2]["head_dim"] == 64
     assert got[3]["seq_len"] == 512
@@ -125,10 +148,19 @@ def test_curves_flat_or_linear() -> None:
     assert curves["counts"] == [1, 2, 4, 8, 16, 32]
     assert {c["parameters"] for c in curves["split"]} == {1048576}
     assert [c["parameters"] // 131072 for c in curves["fixed"]] == [1, 2, 4, 8, 16, 32]
-    assert [c["score_entries"] // 512**2 for c in curves["split"]] == [1, 2, 4, 8, 16, 32]
+    assert [c["score_entries"] // 512**2 for c in curves["split"]] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+    ]
 
 
-@pytest.mark.parametrize("args", [(), (4, 2), (1024, 128, 128), (7, 1), (1, 1), (5, 3, 2)])
+@pytest.mark.parametrize(
+    "args", [(), (4, 2), (1024, 128, 128), (7, 1), (1, 1), (5, 3, 2)]
+)
 def test_first_frame_teaches(args: tuple) -> None:
     widget = HeadSplit(*args)
     cost = widget.result

@@ -163,7 +163,8 @@ def size_images(
 
 
 def drop_empty(html: str) -> str:
-    """Remove targets and prompts that carry nothing a reader could see or follow."""
+    """Remove boxes and captions that hold nothing."""
+    html = re.sub(r"<figcaption>\s*</figcaption>", "", html)
     return re.sub(r'<div class="cell_input docutils container">\s*</div>', "", html)
 
 

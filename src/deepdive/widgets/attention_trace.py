@@ -33,7 +33,7 @@ STEPS = (
     "head_outputs",
     "output",
 )
-SHARES = "halves thirds quarters fifths sixths sevenths eighths".split()
+SHARES = ("halves", "thirds", "quarters", "fifths", "sixths", "sevenths", "eighths")
 
 
 def exact_ties(example: trace.Example, n_heads: int = 1, causal: bool = False) -> list:
@@ -75,7 +75,10 @@ def _fractions(matrix: torch.Tensor) -> list[list[Fraction]]:
 def _product(a: list[list[Fraction]], b: list[list[Fraction]]) -> list[list[Fraction]]:
     """The matrix product of lists of rows."""
     return [
-        [sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)]
+        [
+            sum(x * y for x, y in zip(row, column, strict=True))
+            for column in zip(*b, strict=True)
+        ]
         for row in a
     ]
 
@@ -99,7 +102,7 @@ class AttentionTrace(Widget):
 
     label: ClassVar[str] = "Attention, step by step"
     height: ClassVar[int] = 870
-    height_narrow: ClassVar[int] = 1340
+    height_narrow: ClassVar[int] = 1550
 
     def __init__(
         self,
@@ -114,7 +117,9 @@ class AttentionTrace(Widget):
         width = example.X.shape[-1]
         even = {2} if width % 2 == 0 else set()
         self._counts = sorted({1, n_heads} | even)
-        traces = {str(n): trace.to_json(trace.attention(example, n)) for n in self._counts}
+        traces = {
+            str(n): trace.to_json(trace.attention(example, n)) for n in self._counts
+        }
         for result in traces.values():
             result["words"] = list(example.words)
         self._heads = n_heads
@@ -132,7 +137,9 @@ class AttentionTrace(Widget):
             name=name,
             alt=_describe(example, n_heads),
             caption=(
-                "Attention on “" + " ".join(example.words) + "”. The numbers are chosen "
+                "Attention on “"
+                + " ".join(example.words)
+                + "”. The numbers are chosen "
                 "by hand: they show how the calculation goes, not what a trained model "
                 "does. Printed to 3 decimals, computed in full."
             ),
@@ -142,9 +149,13 @@ class AttentionTrace(Widget):
     def check(self, state: dict[str, Any]) -> dict[str, Any]:
         """Refuse a state that the figure could not draw."""
         if state["step"] not in range(len(STEPS)):
-            raise ValueError(f"step must be 0 … {len(STEPS) - 1}, got {state['step']!r}")
+            raise ValueError(
+                f"step must be 0 … {len(STEPS) - 1}, got {state['step']!r}"
+            )
         if state["heads"] not in self._counts:
-            raise ValueError(f"heads must be one of {self._counts}, got {state['heads']!r}")
+            raise ValueError(
+                f"heads must be one of {self._counts}, got {state['heads']!r}"
+            )
         self._edited(state["edits"])
         return state
 
@@ -288,7 +299,7 @@ class _Page(Drawing):
         row_colour: str = "q",
         col_colour: str = "k",
     ) -> float:
-        """One matrix under its title; shaded where ties are given. Returns its right edge."""
+        """One matrix, shaded where ties are given; returns its right edge."""
         step = cell + self.gap
         right = x + len(values[0]) * step - self.gap
         self.width = max(self.width, right + 16)
@@ -336,7 +347,9 @@ def _one_head(result: dict, ties: list, alt: str) -> Drawing:
     page, y = _Page(0, 0, alt), 58
     left, tall = 20 + 9 * max(map(len, words)), page.height_of(rows)
     raw, weights = result["raw_scores"][0], result["weights"][0]
-    right = page.titled(left, y, "raw scores: query · key", raw, 58, words, words, short=True)
+    right = page.titled(
+        left, y, "raw scores: query · key", raw, 58, words, words, short=True
+    )
     start = right + 104
     page.arrow(right + 12, start - 10, y + tall / 2, f"÷ √{width}", "softmax")
     right = page.titled(start, y, "weights", weights, 64, (), words, ties[0])
@@ -368,7 +381,9 @@ def _many_heads(result: dict, ties: list, alt: str) -> Drawing:
         right = page.titled(left, y, title, raw, 50, words, words, short=True)
         start = right + 88
         page.arrow(right + 10, start - 8, y + tall / 2, f"÷ √{part}", "softmax")
-        right = page.titled(start, y, "weights", result["weights"][h], 62, (), words, ties[h])
+        right = page.titled(
+            start, y, "weights", result["weights"][h], 62, (), words, ties[h]
+        )
         start = right + 74
         page.arrow(right + 16, start - 8, y + tall / 2, f"· V{'₁₂₃₄₅₆₇₈'[h]}")
         own = names[h * part : (h + 1) * part]

@@ -45,6 +45,9 @@ export function svgRich(text, size) {
     svg("tspan", { dy: -size * 0.22 }, ...svgRich(after || "\u200b", size))];
 }
 
+// A name for the tree of a screen reader, where lowered letters would run together.
+const spoken = (label, hint) => (LOWERED.test(label) ? `${label}${hint ? ` ${hint}` : ""}` : null);
+
 // An id that is unique on the page, for labels and headers.
 export function uid(word = "dd") {
   serial += 1;
@@ -240,6 +243,7 @@ export function slider(options) {
   const last = values ? values.length - 1 : max;
   const nearest = (x) => values.reduce(
     (best, v, i) => (Math.abs(v - x) < Math.abs(values[best] - x) ? i : best), 0);
+  let typing = false;
   const range = h("input", {
     type: "range", id, class: "dd-range", "aria-label": label, min: values ? 0 : min, max: last,
     step: values ? 1 : step,
@@ -251,14 +255,17 @@ export function slider(options) {
   const show = (v) => {
     range.value = String(values ? nearest(v) : v);
     range.setAttribute("aria-valuetext", `${v}${unit && ` ${unit}`}`);
-    if (document.activeElement !== box || Number(box.value) !== v) box.value = String(v);
+    if (!typing) box.value = String(v); // a number half typed stays
   };
   const send = bind(options, show);
   range.addEventListener("input", () => {
     const v = Number(range.value);
     send(values ? values[v] : v);
   });
+  box.addEventListener("input", () => { typing = true; });
+  box.addEventListener("blur", () => { typing = false; });
   box.addEventListener("change", () => {
+    typing = false;
     const asked = Number(box.value);
     const ok = box.value.trim() !== "" && Number.isFinite(asked);
     const now = values ? values[Number(range.value)] : Number(range.value);
@@ -280,7 +287,7 @@ export function choice(options) {
   const items = options.options.map((o) => (typeof o === "object" ? o : { value: o, label: String(o) }));
   if (kind === "select") {
     const id = uid("select");
-    const select = h("select", { id, class: "dd-select" },
+    const select = h("select", { id, class: "dd-select", "aria-label": spoken(label) },
       items.map((o, i) => h("option", { value: String(i) }, o.label)));
     const show = (v) => { select.selectedIndex = items.findIndex((o) => o.value === v); };
     const send = bind(options, show);
@@ -290,7 +297,8 @@ export function choice(options) {
     return { el, set: show, select };
   }
   const group = uid("radio");
-  const radios = items.map((o, i) => h("input", { type: "radio", name: group, value: String(i) }));
+  const radios = items.map((o, i) => h("input", { type: "radio", name: group, value: String(i),
+    "aria-label": spoken(o.label, o.hint) }));
   const show = (v) => radios.forEach((r, i) => { r.checked = items[i].value === v; });
   const send = bind(options, show);
   radios.forEach((r, i) => r.addEventListener("change", () => r.checked && send(items[i].value)));
@@ -304,7 +312,7 @@ export function choice(options) {
 
 // Yes or no: a checkbox.
 export function toggle(options) {
-  const box = h("input", { type: "checkbox" });
+  const box = h("input", { type: "checkbox", "aria-label": spoken(options.label, options.hint) });
   const show = (v) => { box.checked = Boolean(v); };
   const send = bind(options, show);
   box.addEventListener("change", () => send(box.checked));
@@ -433,7 +441,9 @@ export function shell(el, {
   const caption = model.get("caption"); // hidden by CSS where a figcaption says it
   const root = h("div", {
     class: "dd-widget", role: "group", "aria-label": title, "data-name": model.get("name"),
-    "data-lm-suppress-shortcuts": "true", "data-jp-suppress-context-menu": "",
+    "data-jp-suppress-context-menu": "",
+    // JupyterLab would take arrows and letters for its own; it looks at the target alone.
+    onFocusin: (e) => !model.static && e.target.setAttribute("data-lm-suppress-shortcuts", "true"),
   },
     h("p", { class: "dd-title" }, rich(title)),
     h("div", { class: "dd-picture" }, node(figure)),

@@ -230,7 +230,7 @@ function headGrid(data, s) {
       at(l, k).knob.focus();
     },
   },
-  h("div", { role: "row", class: "dd-heads-row" }, h("span", { role: "columnheader", "aria-label": "layer" }),
+  h("div", { role: "row", class: "dd-heads-row" }, h("span", { role: "columnheader" }, h("span", { class: "dd-hidden" }, "layer")),
     Array.from({ length: data.heads }, (_, k) => h("span", { role: "columnheader" }, `H${k + 1}`))),
   rows);
   return {
@@ -296,10 +296,10 @@ export default {
     const ranked = full ? ranking(data) : [];
     const grid = headGrid(data, s);
 
-    const closeTitle = h("h4", {});
+    const closeTitle = h("p", { class: "dd-heading" });
     const closeView = h("div", { class: "dd-view", tabindex: "0", role: "region", "aria-label": "The chosen head" });
     const closeWords = h("div", {});
-    const pairTitle = h("h4", {});
+    const pairTitle = h("p", { class: "dd-heading" });
     const texts = h("ol", { class: "dd-texts" });
     const pairBox = h("div", { class: "dd-view", tabindex: "0", role: "region", "aria-label": "Cosines of the sentences" });
     const pairWords = h("p", { class: "dd-quiet" });

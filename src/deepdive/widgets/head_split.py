@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What do more heads cost? A block of columns is cut into h bands, or grows by h of them.
+"""What do more heads cost? Columns are cut into h bands, or grow with every band.
 
-Vaswani et al. 2017, §3.2.2, chose d_head = d_model / h, so that the number of heads does
-not change the number of parameters. Later models that fix d_head pay for each head.
+Vaswani et al. 2017, §3.2.2, chose d_head = d_model / h, so that the number of heads
+does not change the number of parameters. Models that fix d_head pay for each head.
 """
 
 from typing import Any, ClassVar
@@ -144,8 +144,8 @@ class HeadSplit(Widget):
     """
 
     label: ClassVar[str] = "Cutting columns into heads"
-    height: ClassVar[int] = 890
-    height_narrow: ClassVar[int] = 1360
+    height: ClassVar[int] = 840
+    height_narrow: ClassVar[int] = 1460
 
     def __init__(
         self,
@@ -157,12 +157,19 @@ class HeadSplit(Widget):
         name: str = "head-split",
         **kwargs: Any,
     ) -> None:
-        cost = head_cost(d_model, n_heads, head_dim, 512 if seq_len is None else seq_len, count_o)
+        cost = head_cost(
+            d_model, n_heads, head_dim, 512 if seq_len is None else seq_len, count_o
+        )
         shape = {key: cost[key] for key in ("d_model", "n_heads", "head_dim")}
         presets = [dict(preset) for preset in PRESETS]
         known = [i for i, p in enumerate(presets) if shape.items() <= p.items()]
         if not known:
-            own = {"name": "Your numbers", **shape, "seq_len": cost["seq_len"], "note": ""}
+            own = {
+                "name": "Your numbers",
+                **shape,
+                "seq_len": cost["seq_len"],
+                "note": "",
+            }
             presets.insert(0, own)
         preset = known[0] if known else 0
         self._presets = presets
@@ -207,7 +214,9 @@ class HeadSplit(Widget):
     def _count(self, state: dict[str, Any]) -> dict[str, Any]:
         dim = None if state["rule"] == "split" else state["head_dim"]
         d_model = self._presets[state["preset"]]["d_model"]
-        return head_cost(d_model, state["n_heads"], dim, state["seq_len"], state["count_o"])
+        return head_cost(
+            d_model, state["n_heads"], dim, state["seq_len"], state["count_o"]
+        )
 
     def frame(self) -> str:
         """The bands with their numbers, and both counters with a small curve."""
@@ -223,9 +232,10 @@ def _describe(cost: dict[str, Any]) -> str:
     heads = f"{n} head" if n == 1 else f"{n} heads"
     return (
         f"Blocks of Q, K and V, {d} input columns in {heads} of {dim}: "
-        f"{cost['parameters']:,} parameters and {cost['score_entries']:,} score entries "
-        f"for {cost['seq_len']} words. With head width d / h the parameters stay flat as "
-        "heads are added, with a fixed head width they grow, and score entries always grow."
+        f"{cost['parameters']:,} parameters and {cost['score_entries']:,} score "
+        f"entries for {cost['seq_len']} words. With head width d / h the parameters "
+        "stay flat as heads are added, with a fixed head width they grow, and score "
+        "entries always grow."
     )
 
 
@@ -237,13 +247,21 @@ def _draw_bands(page: Drawing, cost: dict[str, Any]) -> None:
     left, right = 62, 474
     unit = (right - left) / max(cost["width"], cost["d_model"])
     page.text(left, 22, _headline(cost), 15, "ink", weight=600)
-    rows = (("x", "ink", ""), ("Q", "q", "q"), ("K", "k", "k"), ("V", "v", "v"), ("O", "ink", "o"))
+    rows = (
+        ("x", "ink", ""),
+        ("Q", "q", "q"),
+        ("K", "k", "k"),
+        ("V", "v", "v"),
+        ("O", "ink", "o"),
+    )
     for i, (letter, role, key) in enumerate(rows):
         y = 38 + i * 44
         if not key:
             page.text(16, y + 22, "x", 15, role, weight=600)
             page.rect(left, y, cost["d_model"] * unit, 34, "soft", "ink")
-            page.text(704, y + 22, f"{count(cost['d_model'])} columns", 15, "muted", "end")
+            page.text(
+                704, y + 22, f"{count(cost['d_model'])} columns", 15, "muted", "end"
+            )
             continue
         page.text(16, y + 22, "W", 15, role, weight=600)
         page.text(31, y + 26, letter, 12, role, weight=600)
@@ -254,17 +272,28 @@ def _draw_bands(page: Drawing, cost: dict[str, Any]) -> None:
         page.text(704, y + 22, amount if cost[key] else "not counted", 15, "ink", "end")
 
 
-def _draw_heads(page: Drawing, left: float, y: float, n: int, width: float, role: str) -> None:
-    """One block cut into n bands, every other one darker, numbered where there is room."""
+def _draw_heads(
+    page: Drawing, left: float, y: float, n: int, width: float, role: str
+) -> None:
+    """One block cut into n bands, every other one darker, numbered if they fit."""
     wide = width / n
     gap = 2 if wide >= 6 else 0
     for band in range(n):
         x = round(left + band * wide + gap / 2, 2)
         page.parts.append(f'<g fill-opacity="{0.38 if band % 2 else 0.17}">')
-        page.rect(x, y, round(wide - gap, 2), 34, role, role if gap else None, 3 if gap else 0)
+        page.rect(
+            x, y, round(wide - gap, 2), 34, role, role if gap else None, 3 if gap else 0
+        )
         page.parts.append("</g>")
         if wide >= 22:
-            page.text(round(x + (wide - gap) / 2, 2), y + 22, str(band + 1), 15, "ink", "middle")
+            page.text(
+                round(x + (wide - gap) / 2, 2),
+                y + 22,
+                str(band + 1),
+                15,
+                "ink",
+                "middle",
+            )
     if not gap:
         page.rect(left, y, width, 34, None, role, 0)
 
@@ -272,9 +301,15 @@ def _draw_heads(page: Drawing, left: float, y: float, n: int, width: float, role
 def _headline(cost: dict[str, Any]) -> str:
     """How wide the heads are together."""
     n, ratio = cost["n_heads"], cost["ratio"]
-    wide = "the model’s width" if ratio == 1 else f"{times(ratio)} the model’s {count(cost['d_model'])}"
+    wide = (
+        "the model’s width"
+        if ratio == 1
+        else f"{times(ratio)} the model’s {count(cost['d_model'])}"
+    )
     heads = f"{count(n)} head{'s' * (n > 1)}"
-    return f"{heads} × {count(cost['head_dim'])} columns = {count(cost['width'])}: {wide}"
+    return (
+        f"{heads} × {count(cost['head_dim'])} columns = {count(cost['width'])}: {wide}"
+    )
 
 
 def _draw_counters(page: Drawing, cost: dict[str, Any]) -> None:
@@ -283,7 +318,12 @@ def _draw_counters(page: Drawing, cost: dict[str, Any]) -> None:
     last = max(2, n, min(d, max(4 * n, 8)))
     matrices = cost["parameters"] // cost["q"]
     cut = cost["width"] == d
-    fixed = (f"width {count(dim)}", matrices * d * dim, matrices * d * dim * last, not cut)
+    fixed = (
+        f"width {count(dim)}",
+        matrices * d * dim,
+        matrices * d * dim * last,
+        not cut,
+    )
     split = ("width d / h", matrices * d * d, matrices * d * d, cut)
     entries = ("", N * N, last * N * N, True)
     _draw_curves(page, 16, "Parameters", cost["parameters"], [fixed, split], n, last)
@@ -302,15 +342,35 @@ def _draw_curves(
     for name, first, end, on in lines:
         y1, y2 = (foot - value / top * tall for value in (first, end))
         colour, weight = ("ink", 600) if on else ("muted", 400)
-        page.path([(x, y1), (x + wide, y2)], colour, 3 if on else 2, "" if on else "5 4")
+        page.path(
+            [(x, y1), (x + wide, y2)], colour, 3 if on else 2, "" if on else "5 4"
+        )
         if first == end:
-            page.text(x + wide, y2 + (18 if end > 0.8 * top else -8), name, 14, colour, "end", weight)
+            page.text(
+                x + wide,
+                y2 + (18 if end > 0.8 * top else -8),
+                name,
+                14,
+                colour,
+                "end",
+                weight,
+            )
         elif name:
-            page.text(x + wide * 0.68, foot - (foot - y2) * 0.72, name, 14, colour, "end", weight)
+            page.text(
+                x + wide * 0.68,
+                foot - (foot - y2) * 0.72,
+                name,
+                14,
+                colour,
+                "end",
+                weight,
+            )
     page.line(x, foot, x + wide, foot, "muted")
     page.text(x, foot + 20, "1 head", 14, "muted")
     page.text(x + wide, foot + 20, f"{count(last)} heads", 14, "muted", "end")
-    page.circle(x + (n - 1) / (last - 1) * wide, foot - now / top * tall, 7, None, "accent")
+    page.circle(
+        x + (n - 1) / (last - 1) * wide, foot - now / top * tall, 7, None, "accent"
+    )
 
 
 def times(ratio: float) -> str:

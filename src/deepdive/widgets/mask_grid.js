@@ -92,11 +92,12 @@ export default {
       const wide = width >= 600;
       const narrow = width < 420;
       const gap = narrow ? 2 : 3;
-      const names = narrow ? 63 : 82;
+      const longest = Math.max(...words.map((w) => w.length)) * 9.6;
+      const names = Math.max(narrow ? 58 : 82, longest + 12);
       const status = narrow ? 58 : 74;
       const side = wide ? 128 : 0;
       const size = Math.min(52, Math.floor((width - names - status - side) / most) - gap);
-      const turned = size < 45;
+      const turned = size + gap < longest;
       const top = turned ? 92 : 62;
       const grid = most * (size + gap);
       const height = top + grid + (wide ? 6 : 104);

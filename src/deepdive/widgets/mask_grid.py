@@ -16,7 +16,7 @@ from deepdive.masks import Causal, Everyone
 from deepdive.widgets.base import Widget
 from deepdive.widgets.svg import Drawing
 
-WORDS = ("cats", "chase", "mice", "daily", "while", "dogs", "sleep", "nearby")
+WORDS = ("cats", "chase", "mice", "daily", "while", "dogs", "sleep", "late")
 RULES = ("causal", "bidirectional", "prefix")
 
 

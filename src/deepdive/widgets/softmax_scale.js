@@ -31,10 +31,10 @@ function layout(width) {
   const bars = { x: 40, y: width >= 400 ? 44 : 66, w: wide ? width * 0.56 - 50 : width - 44, h: wide ? 290 : 200 };
   const x = wide ? width * 0.56 + 50 : 44;
   const w = width - x - 10;
-  const first = wide ? 44 : bars.y + bars.h + 106;
+  const first = wide ? 48 : bars.y + bars.h + 110;
   const plotH = wide ? 96 : 110;
   return {
-    bars, height: wide ? 384 : first + 2 * plotH + 142,
+    bars, height: wide ? 388 : first + 2 * plotH + 142,
     plots: [
       { what: "largest", words: "mean largest weight", high: 1, x, y: first, w, h: plotH },
       { what: "slope", words: "mean slope p(1 − p)", high: 0.25, x, y: first + plotH + 98, w, h: plotH },
@@ -60,7 +60,7 @@ function plot(box, data, state) {
   const rows = WAYS.map((way) => data[`${way.key}_${box.what}`][t]);
   const middle = (rows[0].at(-1) + rows[1].at(-1)) / 2;
   return [
-    svg("text", { x: box.x - 32, y: box.y - 20, class: "dd-head" }, box.words),
+    svg("text", { x: box.x - 32, y: box.y - 26, class: "dd-head" }, box.words),
     axis(box, box.high, [0, box.high / 2, box.high]),
     svg("line", { x1: box.x + at * step, x2: box.x + at * step, y1: box.y - 8, y2: box.y + box.h,
       class: "ss-now" }),
@@ -68,11 +68,11 @@ function plot(box, data, state) {
       const points = rows[n].map((v, i) => place(i, v));
       const [x, y] = points[at];
       // The name stands where it crosses neither its own curve nor the axis.
-      const ends = points.slice(-3).map((p) => p[1]);
+      const ends = points.filter((p) => p[0] > box.x + box.w - 84).map((p) => p[1]);
       const up = rows[n].at(-1) > middle || (rows[0].at(-1) === rows[1].at(-1) && n === 0);
       const below = Math.max(...ends) + 20;
       const y0 = up || below > box.y + box.h - 3 ? Math.min(...ends) - 9 : below;
-      const name = { x: box.x + box.w, y: y0, "text-anchor": "end", class: `ss-name ss-${way.key}` };
+      const name = { x: box.x + box.w - 9, y: y0, "text-anchor": "end", class: `ss-name ss-${way.key}` };
       return [
         svg("polyline", { points: points.map((p) => p.join(",")).join(" "), fill: "none",
           class: `ss-curve ss-${way.key}`, "stroke-dasharray": way.dash }),

@@ -264,11 +264,11 @@ def _draw_curves(
         points = [(x + i * step, y + height * (1 - v / high)) for i, v in enumerate(row)]
         drawing.path(points, colour, 2.5, dash)
         drawing.circle(*points[at], 5, colour)
-        ends = [point[1] for point in points[-3:]]
+        ends = [point[1] for point in points[-4:]]
         up = row[-1] > sum(r[-1] for r in rows) / 2
         below = max(ends) + 18
         level = min(ends) - 8 if up or below > y + height - 3 else below
         name = "unscaled" if dash else "÷ √d_k"
-        drawing.text(x + width, level, name, 14, colour, "end", 600)
+        drawing.text(x + width - 8, level, name, 14, colour, "end", 600)
     for i in range(0, len(WIDTHS), 2):
         drawing.text(x + i * step, y + height + 17, str(WIDTHS[i]), 13, "muted", "middle")

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: MIT
+"""Tables, source and figures: valid, readable by ear, and with the right numbers."""
+
+import inspect
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from deepdive import figures, show
+from deepdive.attention import MultiHeadAttention, split_heads
+from deepdive.feedforward import FeedForward
+from deepdive.kernels import equation
+from deepdive.masks import Causal
+
+WORDS = ["cats", "chase", "mice"]
+DIAGRAMS = sorted((Path(figures.__file__).parent / "diagrams").glob("*.svg"))
+LEAKS = r"<script|<style|<image|url\(http|xlink|\son\w+="
+
+
+class Strict(HTMLParser):
+    """Every opened element is closed, in order; the cells are kept."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.cells = [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag in ("td", "th", "caption"):
+            self.cells.append([tag, dict(attrs).get("scope"), ""])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("td", "th", "caption"):
+            self.cells[-1][2] += data
+
+
+def table(*args, **kwargs):
+    return Strict(show.matrix(*args, **kwargs).html).cells
+
+
+# ── show.matrix ──────────────────────────────────────────────────────────────────────
+
+
+def test_headers_have_a_scope_and_cells_their_numbers():
+    values = torch.tensor([[1.0, -2.34567], [0.5, 0.0]])
+    cells = table(values, "scores", rows=["a", "b"], columns=["x", "y"])
+    assert cells == [
+        ["caption", None, "scores"],
+        ["td", None, ""],
+        ["th", "col", "x"],
+        ["th", "col", "y"],
+        ["th", "row", "a"],
+        ["td", None, "1.000"],
+        ["td", None, "−2.346"],
+        ["th", "row", "b"],
+        ["td", None, "0.500"],
+        ["td", None, "0.000"],
+    ]
+
+
+@pytest.mark.parametrize("x", [-0.0, -0.0004, -1e-17, 1e-17])
+def test_a_zero_has_no_minus(x):
+    assert table([x], "x")[1][2] == "0.000"
+    assert show.matrix([x], "x").text.split() == ["x", "0.000"]
+    assert table([-0.0006], "x")[1][2] == "−0.001"
+
+
+def test_digits_vectors_and_markup_in_words():
+    assert [c[2] for c in table([1, 2.5], "v", digits=1)] == ["v", "1.0", "2.5"]
+    cells = table([[1]], "a<b", rows=["<i>"], columns=["&"])
+    assert [c[2] for c in cells] == ["a<b", "", "&", "<i>", "1.000"]
+    assert 'class="dd-matrix dd-role-q"' in show.matrix([1], "Q", role="q").html
+
+
+def test_text_form_has_the_same_numbers():
+    text = show.matrix(
+        [[1, -2], [3, 4]], "M", rows=["a", "bb"], columns=["x", "y"]
+    ).text
+    lines = text.splitlines()
+    assert lines[0] == "M" and len({len(line) for line in lines[1:]}) == 1
+    assert lines[2].split() == ["a", "1.000", "−2.000"]
+
+
+def test_a_trained_layers_weights_can_be_shown():
+    weight = torch.nn.Linear(2, 2).bfloat16().weight
+    shown = [float(c[2].replace("−", "-")) for c in table(weight, "W")[1:]]
+    expected = weight.detach().double().flatten()
+    assert torch.allclose(torch.tensor(shown).double(), expected, atol=5.1e-4)
+
+
+def test_tables_stand_side_by_side():
+    a, b = show.matrix([1], "a"), show.matrix([2], "b")
+    both = show.beside(a, b)
+    Strict(both.html)
+    assert a.html in both.html and b.html in both.html and both.text.startswith("a")
+    assert set(both._repr_mimebundle_()) == {"text/html", "text/plain"}
+
+
+# ── Contrast: ink on cividis ─────────────────────────────────────────────────────────
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    )
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_shaded_cells_are_readable():
+    values = np.linspace(0, 1, 101)
+    cells = re.findall(
+        r"background:(#\w{6});color:(#\w{3})",
+        show.matrix(values, "w", shade=True).html,
+    )
+    assert len(cells) == 101
+    for ground, ink in cells:
+        low, high = sorted([luminance(ground), 1.0 if ink == "#fff" else 0.0])
+        assert (high + 0.05) / (low + 0.05) >= 4.5, ground
+
+
+# ── show_source ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [equation, MultiHeadAttention, split_heads, FeedForward.forward, Causal.allowed],
+)
+def test_source_is_the_code_without_its_docstring(obj):
+    text = show.show_source(obj).data
+    code, where = re.fullmatch(r"```python\n(.*)\n```\n\n(.*)", text, re.S).groups()
+    compile(code, "shown", "exec")
+    assert '"""' not in code.split("def forward")[0]
+    path, (lines, line) = Path(inspect.getsourcefile(obj)), inspect.getsourcelines(obj)
+    assert {x.strip() for x in code.splitlines()} <= {x.strip() for x in lines}
+    assert obj.__name__ in code and code == inspect.cleandoc("\n" + code)
+    place = path.relative_to(Path(show.__file__).parent).as_posix()
+    assert where == f"`src/deepdive/{place}`, line {line}"
+    assert path.read_text("utf-8").splitlines()[line - 1] == lines[0].rstrip()
+
+
+def test_indentation_and_docstring_are_kept_on_request():
+    code = show.show_source(FeedForward.forward).data
+    assert "\n    return self.down(self.activation(self.up(x)))\n" in code
+    assert "softmax(q kᵀ / √D + bias) v" in show.show_source(equation, True).data
+    assert "softmax(q kᵀ / √D + bias) v" not in show.show_source(equation).data
+
+
+@pytest.mark.parametrize("obj", [torch.nn.Linear, inspect.getsource, Path])
+def test_foreign_source_is_refused(obj):
+    with pytest.raises(ValueError, match="not part of deepdive"):
+        show.show_source(obj)
+
+
+@pytest.mark.parametrize("obj", [3, "equation", torch.ones(1), len])
+def test_what_has_no_source_is_refused(obj):
+    with pytest.raises(TypeError):
+        show.show_source(obj)
+
+
+# ── Figures ──────────────────────────────────────────────────────────────────────────
+
+
+def heatmap_figure(alt="Heat map of weights: mice gets most.", weights=None):
+    fig, ax = figures.subplots(3, 2.5)
+    weights = torch.eye(3) if weights is None else weights
+    figures.heatmap(ax, weights, WORDS, WORDS, title="weights")
+    return figures.finish(fig, alt, "What is read from where.")
+
+
+def line_figure(alt):
+    fig, ax = figures.subplots(4, 3)
+    ax.plot([0, 1, 2], [0, 1, 4], color=figures.COLOURS["q"])
+    ax.plot([0, 1, 2], [4, 1, 0], color=figures.COLOURS["k"], marker="o")
+    ax.set(xlabel="key", ylabel="score")
+    return figures.finish(fig, alt, "Two lines.")
+
+
+def test_a_figure_speaks_and_follows_the_theme():
+    bundle = line_figure(
+        'Line chart of "scores": q grows & k falls.'
+    )._repr_mimebundle_()
+    page = bundle["text/html"]
+    Strict(re.sub(r"<(path|use|rect|image)([^>]*)/>", r"<\1\2></\1>", page))
+    assert page.count("aria-label=") == 1 and page.count('role="img"') == 1
+    assert (
+        'aria-label="Line chart of &quot;scores&quot;: q grows &amp; k falls."' in page
+    )
+    assert "<figcaption>Two lines.</figcaption>" in page
+    for name in ("q", "k", "ink", "muted"):
+        assert f"var(--dd-{name}, {figures.COLOURS[name]})" in page, name
+    assert bundle["text/plain"].startswith("Figure: Line chart")
+    ET.fromstring(bundle["image/svg+xml"])
+
+
+def ids(svg):
+    return set(re.findall(r' id="([^"]*)"', svg))
+
+
+def test_two_figures_share_no_id():
+    a, b = line_figure("Line chart, first.").svg, line_figure("Line chart, second.").svg
+    assert ids(a) and ids(b) and not ids(a) & ids(b)
+    for svg in (a, b):
+        used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+        assert used <= ids(svg), "no reference points nowhere"
+
+
+def test_a_figure_is_the_same_twice():
+    assert heatmap_figure().svg == heatmap_figure().svg
+
+
+def test_rows_are_queries_and_columns_keys():
+    weights = torch.tensor([[0.1, 0.2, 0.7], [1.0, 0.0, 0.0]]).requires_grad_()
+    fig, ax = figures.subplots(3, 2)
+    figures.heatmap(ax, weights, WORDS[:2], WORDS)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
+    placed = {t.get_text(): t.get_position() for t in ax.texts}
+    assert placed["0.700"] == (2.5, 0.5) and placed["1.000"] == (0.5, 1.5)
+    assert ax.yaxis_inverted(), "the first query stands on top"
+    figures.finish(fig, "Heat map.", "c")
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3), (1, 1, 3, 3), (3,), (3, 2)])
+def test_a_heatmap_takes_one_head_of_one_batch_entry(shape):
+    fig, ax = figures.subplots()
+    with pytest.raises(ValueError, match=re.escape(str(shape)) + ".*batch"):
+        figures.heatmap(ax, torch.zeros(shape), WORDS, WORDS)
+    figures.plt.close(fig)
+
+
+@pytest.mark.parametrize("alt, caption", [("", "c"), ("a", " "), ("\n", "c")])
+def test_no_figure_without_words(alt, caption):
+    with pytest.raises(ValueError, match="alternative text"):
+        figures.Figure("<svg />", alt, caption)
+
+
+def test_an_unknown_diagram_is_named():
+    with pytest.raises(ValueError, match=r"'nonsense'.*attention"):
+        figures.diagram("nonsense", "a", "c")
+
+
+# ── Diagrams ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", DIAGRAMS, ids=lambda p: p.stem)
+def test_diagrams_obey_their_rules(path):
+    text = path.read_text("utf-8")
+    root = ET.fromstring(text)
+    assert len(text.encode()) <= 12_000 and "SPDX-License-Identifier" in text
+    assert root.get("width") == "640"
+    assert root.get("viewBox") == f"0 0 640 {root.get('height')}"
+    assert not re.search(LEAKS, text), "no script, style, raster or outside thing"
+    assert all(i.startswith(f"dgm-{path.stem}-") for i in ids(text))
+    for style in re.findall(r'style="([^"]*)"', text):
+        for colour in re.findall(r"(?<!, )#[0-9a-fA-F]{3,6}", style):
+            assert colour == "#fff", "colours come from the theme"
+    for size in re.findall(r"font-size[=:]\W*(\d+)", text):
+        assert int(size) >= 12
+    assert (
+        "aria-label"
+        in figures.diagram(path.stem, "a", "c")._repr_mimebundle_()["text/html"]
+    )

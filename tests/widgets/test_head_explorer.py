@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: MIT
+"""W14: the numbers of every head, one head removed, the reader's own sentence, and
+refusals; in Python, in Node and in Chromium.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+
+import pytest
+import torch
+from scenarios import read_tables
+
+from conftest import WIDGETS, run_node
+from deepdive.ablation import ablate
+from deepdive.pretrained import (
+    WeightsMissing,
+    minilm,
+    sentence_embedding,
+    similarity,
+)
+from deepdive.widgets.head_explorer import (
+    LONGEST,
+    SENTENCES,
+    HeadExplorer,
+    correlation,
+    head_maps,
+    own_sentence,
+    rank_correlation,
+)
+
+MODULE = WIDGETS / "head_explorer.js"
+
+
+@pytest.fixture(scope="module")
+def real():
+    """MiniLM and its tokenizer; CI must have them."""
+    try:
+        return minilm()
+    except WeightsMissing as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def maps(real):
+    """All numbers of the figure, computed once."""
+    return head_maps(*real)
+
+
+@pytest.fixture(scope="module")
+def widget(real, maps):
+    """The figure as chapter 3 shows it."""
+    return HeadExplorer(*real, maps=maps)
+
+
+# ------------------------------------------------------------------------- the numbers
+
+
+def test_every_row_of_every_map_is_a_distribution(maps):
+    for weights, tokens in zip(maps.weights, maps.tokens, strict=True):
+        T = len(tokens)
+        assert weights.shape == (6, 12, T, T) and T <= 8
+        assert weights.min() >= 0
+        assert (weights.sum(-1) - 1).abs().max() < 1e-12
+
+
+def test_the_maps_are_the_models_own_and_need_no_padding(real, maps):
+    model, tokenizer = real
+    for i, text in enumerate(SENTENCES):
+        alone = own_sentence(model, tokenizer, text, SENTENCES[:1])
+        raw = base64.b64decode(alone["weights"])
+        numbers = [
+            int.from_bytes(raw[k : k + 3], "little") / 0xFFFFFF
+            for k in range(0, len(raw), 3)
+        ]
+        assert numbers == pytest.approx(maps.weights[i].flatten().tolist(), abs=1e-5)
+    cosines = similarity(sentence_embedding(model, tokenizer, list(SENTENCES)))
+    assert (cosines - maps.cosines).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 2), (3, 4), (5, 5)])
+def test_a_removal_is_what_ablate_does(real, maps, layer, head):
+    model, tokenizer = real
+    with ablate(model, layer, head):
+        cosines = similarity(sentence_embedding(model, tokenizer, list(SENTENCES)))
+    assert (cosines - maps.without[layer, head]).abs().max() < 1e-6
+    pairs = [
+        float(cosines[i, j] - maps.cosines[i, j])
+        for i in range(6)
+        for j in range(i + 1, 6)
+    ]
+    assert maps.changes[layer, head].tolist() == pytest.approx(pairs, abs=1e-6)
+    mean = sum(map(abs, pairs)) / 15
+    assert float(maps.effect[layer, head]) == pytest.approx(mean, abs=1e-6)
+
+
+def test_what_the_chapter_says_about_the_heads(maps):
+    """Every number that the text of chapter 3 uses."""
+    patterns, effect = maps.patterns, maps.effect
+    assert float(patterns["previous"][0, 2]) == pytest.approx(1.000, abs=5e-4)
+    assert float(patterns["next"][1, 8]) == pytest.approx(0.766, abs=5e-4)
+    assert float(patterns["CLS"].mean()) == pytest.approx(0.594, abs=5e-4)
+    assert int((patterns["CLS"] > 0.5).sum()) == 51
+    assert divmod(int(effect.argmax()), 12) == (5, 5)
+    assert divmod(int(effect.argmin()), 12) == (5, 1)
+    assert float(effect.max()) == pytest.approx(0.0131, abs=5e-5)
+    assert int((effect > effect[0, 2]).sum()) + 1 == 21
+    assert correlation(maps.peak, effect) == pytest.approx(-0.31, abs=5e-3)
+    assert rank_correlation(maps.peak, effect) == pytest.approx(-0.29, abs=5e-3)
+    cosines = maps.cosines
+    named = [cosines[0, 1], cosines[0, 2], cosines[0, 3], cosines[4, 5]]
+    assert [round(float(x), 3) for x in named] == [0.982, 0.920, 0.691, 0.613]
+
+
+def test_patterns_are_counted_by_hand(maps):
+    total = {name: [] for name in maps.patterns}
+    for w in maps.weights:
+        T = w.shape[-1]
+        for t in range(1, T - 1):
+            total["CLS"].append(w[:, :, t, 0])
+            total["SEP"].append(w[:, :, t, T - 1])
+            total["itself"].append(w[:, :, t, t])
+            if t > 1:
+                total["previous"].append(w[:, :, t, t - 1])
+            if t < T - 2:
+                total["next"].append(w[:, :, t, t + 1])
+    for name, found in total.items():
+        mean = torch.stack(found).mean(0)
+        assert torch.allclose(maps.patterns[name], mean, atol=1e-12), name
+
+
+def test_value_lengths_are_those_of_v(real, maps):
+    model, tokenizer = real
+    ids, keep, segments = tokenizer.encode(list(SENTENCES))
+    seen = []
+    hook = model.blocks[2].attention.v_proj.register_forward_hook(
+        lambda m, a, out: seen.append(out)
+    )
+    with torch.no_grad():
+        model(ids, segments, keep)
+    hook.remove()
+    lengths = seen[0].unflatten(-1, (12, 32)).norm(dim=-1)  # (B, T, H)
+    words = [
+        lengths[b, t]
+        for b, tokens in enumerate(maps.tokens)
+        for t in range(1, len(tokens) - 1)
+    ]
+    assert torch.allclose(
+        maps.value_lengths[2, :, 1].float(), torch.stack(words).mean(0), atol=1e-4
+    )
+    assert torch.allclose(
+        maps.value_lengths[2, :, 0].float(), lengths[:, 0].mean(0), atol=1e-4
+    )
+
+
+def test_correlations_are_those_of_the_textbook():
+    x = torch.tensor([1.0, 2.0, 3.0, 5.0], dtype=torch.float64)
+    y = torch.tensor([2.0, 1.0, 9.0, 10.0], dtype=torch.float64)
+    assert correlation(x, y) == pytest.approx(20.5 / 568.75**0.5, abs=1e-12)
+    assert rank_correlation(x, y) == pytest.approx(0.8, abs=1e-12)
+    assert rank_correlation(x, x.exp()) == pytest.approx(1)
+
+
+# -------------------------------------------------------------------- data, size, Node
+
+
+def test_the_data_stay_small(widget):
+    data = json.dumps(widget.data).encode()
+    assert len(gzip.compress(data)) < 100_000
+    assert len(gzip.compress(widget.frame().encode())) < 10_000
+
+
+def test_node_unpacks_and_sorts_what_python_computed(widget, maps):
+    script = """
+        const maps = input.sentences.map((x) => m.unpack(x, input.layers, input.heads));
+        return { maps, pairs: m.pairs(input, 3, 4), ranking: m.ranking(input),
+            pearson: m.correlation(input.peak.flat(), input.effect.flat()),
+            manner: m.manner(input, 1, 8) };
+    """
+    got = run_node(script, MODULE, widget.data)
+    for theirs, ours in zip(got["maps"], maps.weights, strict=True):
+        assert (torch.tensor(theirs, dtype=torch.float64) - ours).abs().max() < 1e-7
+    i, j = torch.triu_indices(6, 6, 1)
+    after = [pair["after"] for pair in got["pairs"]]
+    assert after == pytest.approx(maps.without[3, 4][i, j].tolist(), abs=1e-8)
+    assert [p["i"] for p in got["pairs"]] == i.tolist()
+    order = maps.effect.flatten().argsort(descending=True).tolist()
+    assert [12 * x["layer"] + x["head"] for x in got["ranking"]] == order
+    assert got["pearson"] == pytest.approx(
+        correlation(maps.peak, maps.effect), abs=1e-6
+    )
+    assert got["manner"]["name"] == "next"
+
+
+# -------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("sentences", "error", "named"),
+    [
+        ("cats chase mice", TypeError, "list of sentences"),
+        (["cats chase mice"], ValueError, "got 1"),
+        (["a b"] * 9, ValueError, "got 9"),
+        (["cats chase mice", "cats"], ValueError, "'cats' has 1 word pieces"),
+        (["cats chase mice", "cats " * 15], ValueError, "17 pieces"),
+        (["cats chase mice", 3], TypeError, "got 3"),
+    ],
+)
+def test_sentences_that_cannot_be_drawn_are_named(real, sentences, error, named):
+    with pytest.raises(error, match=named):
+        head_maps(*real, sentences)
+
+
+def random_weights(*shape):
+    """Rows that sum to 1."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(shape, generator=generator).softmax(-1)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 3, 3), (1, 2, 3, 5)])
+def test_one_sentence_is_drawn_whatever_its_shape(shape):
+    _, H, T, S = shape
+    rows, columns = list("abcdefgh")[:T], list("ABCDEFGH")[:S]
+    weights = random_weights(*shape)
+    widget = HeadExplorer.from_weights({"blocks.0.attention": weights}, rows, columns)
+    script = "return m.unpack(input.sentences[0], input.layers, input.heads);"
+    got = torch.tensor(run_node(script, MODULE, widget.data))
+    assert got.shape == (1, H, T, S)
+    assert (got - weights).abs().max() < 1e-6
+    assert "<svg" in widget.frame()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3, 3), (16, 12, 8, 8)])
+def test_a_batch_is_refused_by_name(shape):
+    words = list("abcdefgh")[: shape[-1]]
+    with pytest.raises(ValueError, match=rf"batch axis .* holds {shape[0]} sentences"):
+        HeadExplorer.from_weights(random_weights(*shape), words)
+
+
+@pytest.mark.parametrize(
+    ("weights", "named"),
+    [
+        (random_weights(3, 3), "must be"),
+        (random_weights(1, 2, 4, 3), "4 queries and 3 keys, but 3 and 3 words"),
+        (random_weights(1, 1, 3, 3) * 9, r"0 … 1"),
+        (random_weights(1, 1, 3, 3) * torch.nan, r"0 … 1"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(weights, named):
+    with pytest.raises(ValueError, match=named):
+        HeadExplorer.from_weights(weights, list("abc"))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"layer": 6}, {"head": -1}, {"sentence": 7}, {"view": "x"}, {"layer": True}],
+)
+def test_states_that_cannot_be_drawn_are_refused(widget, state):
+    with pytest.raises(ValueError, match="must be"):
+        widget.state = state
+
+
+# ---------------------------------------------------- the reader's own sentence, Python
+
+
+def test_python_answers_the_readers_sentence(real, maps):
+    widget = HeadExplorer(*real, maps=maps)
+    widget.state = {"ask": "the <b>cat</b> sat"}
+    own = widget.data["own"]
+    assert own["rows"][1:4] == ["the", "<", "b"]
+    assert len(own["cosines"]) == 6
+    before = widget.data
+    widget.state = {"ask": "the <b>cat</b> sat", "layer": 3}
+    assert widget.data is before or widget.data == before
+    widget.state = {"ask": "cats chase mice"}
+    assert widget.data["own"]["cosines"][0] == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [(" ", "no text"), ("cats " * 15, f"up to {LONGEST}"), ("\ud800", "surrogate|str")],
+)
+def test_python_says_why_a_sentence_cannot_be_read(real, maps, text, named):
+    import re
+
+    widget = HeadExplorer(*real, maps=maps)
+    widget.state = {"ask": text}
+    assert re.search(named, widget.data["own"]["error"])
+    assert "weights" not in widget.data["own"]
+
+
+# ------------------------------------------------------------ in Chromium, with Python
+
+LIVE = """<!doctype html><html lang="en"><meta charset="utf-8">
+<link rel="icon" href="data:,"><style>%s</style><div id="here"></div>
+<script type="module">
+const listeners = {};
+let values = await window.py_start();
+const model = {
+  get: (key) => values[key],
+  set: (key, value) => { values = { ...values, [key]: value }; },
+  on: (event, f) => (listeners[event] ??= []).push(f),
+  off: (event, f) => {
+    listeners[event] = (listeners[event] ?? []).filter((g) => g !== f);
+  },
+  save_changes: async () => {
+    const next = await window.py_state(values.state);
+    if (!next) return;
+    values = { ...values, ...next };
+    (listeners["change:data"] ?? []).forEach((f) => f());
+  },
+};
+const code = new Blob([await window.py_module()], { type: "text/javascript" });
+const widget = (await import(URL.createObjectURL(code))).default;
+widget.render({ model, el: document.querySelector("#here") });
+</script></html>"""
+
+
+@pytest.fixture
+def live(real, maps, browser, tmp_path):
+    """A page whose model is a real widget in this process, as a kernel would be."""
+    context = browser.new_context()
+    page = context.new_page()
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+
+    def start(answers: bool = True):
+        widget = HeadExplorer(*real, maps=maps)
+
+        def took(state):
+            if not answers:
+                return None
+            before = widget.data
+            widget.state = state
+            return None if widget.data is before else {"data": widget.data}
+
+        page.expose_function(
+            "py_start",
+            lambda: {
+                k: getattr(widget, k) for k in ("data", "state", "name", "caption")
+            },
+        )
+        page.expose_function("py_state", took)
+        page.expose_function("py_module", lambda: str(widget._esm))
+        (tmp_path / "live.html").write_text(LIVE % widget._css, encoding="utf-8")
+        page.goto((tmp_path / "live.html").as_uri())
+        page.wait_for_selector(".dd-widget")
+        page.locator("details.dd-more > summary").press("Enter")
+        return page, widget
+
+    yield start
+    assert errors == []
+    context.close()
+
+
+def test_a_sentence_goes_to_python_and_its_maps_come_back(live):
+    page, widget = live()
+    box = page.get_by_label("Your own sentence")
+    hostile = "<img src=x> sat"
+    box.fill(hostile)
+    box.press("Enter")
+    page.wait_for_function(
+        "document.querySelector('.dd-own-note').textContent.startsWith('Shown')"
+    )
+    assert widget.data["own"]["text"] == hostile
+    assert widget.state["sentence"] == 6
+    assert page.locator("img").count() == 0
+    assert hostile in page.locator(".dd-heading").first.text_content()
+    page.get_by_role("button", name="Show as table").press("Enter")
+    shown = read_tables(page.locator(".dd-widget"))["weights"]
+    script = "return m.unpack(input.own, input.layers, input.heads)[0][2];"
+    assert shown == run_node(script, MODULE, widget.data)
+
+
+def test_what_cannot_be_read_is_said_and_nothing_breaks(live):
+    page, widget = live()
+    box, note = page.get_by_label("Your own sentence"), page.locator(".dd-own-note")
+    box.press("Enter")
+    assert note.text_content() == "Type a sentence first."
+    box.fill("cats " * 20)
+    box.press("Enter")
+    page.wait_for_function(
+        "document.querySelector('.dd-own-note').textContent.startsWith('Python')"
+    )
+    assert "22 pieces" in note.text_content()
+    assert widget.state["sentence"] == 0
+    box.fill("dogs bark")
+    box.press("Enter")
+    page.wait_for_function(
+        "document.querySelector('.dd-own-note').textContent.startsWith('Shown')"
+    )
+
+
+def test_a_silent_kernel_is_named(live):
+    page, _ = live(answers=False)
+    page.clock.install()
+    box = page.get_by_label("Your own sentence")
+    box.fill("dogs bark")
+    box.press("Enter")
+    page.clock.run_for(11_000)
+    assert "kernel running" in page.locator(".dd-own-note").text_content()
+
+
+# ------------------------------------------------------------------- the static page
+
+
+def test_the_static_page_offers_no_box_that_cannot_work(site, open_page, widget):
+    page = open_page(site.url(site.write("heads", [widget]), "file"))
+    page.locator("details.dd-more > summary").press("Enter")
+    assert page.get_by_label("Your own sentence").count() == 0
+    assert "open this chapter as a notebook" in page.locator(".dd-more").text_content()
+    assert page.noise == []
+
+
+def test_arrow_keys_walk_the_grid_and_one_head_is_in_the_tab_order(
+    site, open_page, widget
+):
+    page = open_page(site.url(site.write("heads-grid", [widget])))
+    grid = page.get_by_role("grid")
+    assert grid.locator("button[tabindex='0']").count() == 1
+    grid.locator("button[tabindex='0']").focus()
+
+    def after(*keys):
+        for key in keys:
+            page.keyboard.press(key)
+        chosen = grid.locator("[aria-selected='true'] button")
+        assert chosen.evaluate(
+            "(b) => b === document.activeElement && b.tabIndex === 0"
+        )
+        return chosen.get_attribute("aria-label")
+
+    assert after("ArrowUp", "ArrowLeft") == "Layer 1, head 2"
+    assert after("Home", "ArrowLeft") == "Layer 1, head 1"
+    assert after("End") == "Layer 1, head 12"
+    assert after("Control+End", "ArrowDown", "ArrowRight") == "Layer 6, head 12"
+    assert after("Control+Home", "ArrowDown") == "Layer 2, head 1"
+    page.wait_for_timeout(700)
+    assert "Layer 2, head 1:" in page.locator("[aria-live]").first.text_content()
+    assert page.noise == []
+
+
+def test_the_ranking_leads_to_a_head_and_keeps_the_focus(site, open_page, widget):
+    page = open_page(site.url(site.write("heads-rank", [widget])))
+    page.locator(".dd-predict > summary").press("Enter")
+    last = page.get_by_role("button", name="Show layer 6, head 2, number 72")
+    last.focus()
+    page.keyboard.press("Enter")
+    assert "L6·H2 reads" in page.locator(".dd-heading").first.text_content()
+    assert page.evaluate("document.activeElement.textContent") == "L6·H2"
+
+
+def test_it_fits_a_phone(site, open_page, widget):
+    name = site.write("heads-phone", [widget])
+    for width in (320, 360):
+        page = open_page(site.url(name), viewport={"width": width, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        small = page.evaluate(
+            """[...document.querySelectorAll(".dd-widget button, .dd-widget select")]
+                .filter((b) => b.offsetParent)
+                .map((b) => b.getBoundingClientRect())
+                .filter((r) => r.width < 24 || r.height < 24).length"""
+        )
+        assert small == 0
