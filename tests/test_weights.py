@@ -187,11 +187,13 @@ def test_two_downloads_at_once_both_succeed(world, monkeypatch):
     def overtaken(model, work):
         monkeypatch.setattr(weights, "_download", download)
         places.append(weights.fetch("tiny", say=lambda _: None))  # the other is faster
+        (places[0] / "mark").touch()
         return download(model, work)
 
     monkeypatch.setattr(weights, "_download", overtaken)
     places.append(weights.fetch("tiny", say=lambda _: None))
     assert places == [find("tiny")] * 2
+    assert (places[0] / "mark").exists()  # the first one's folder was left alone
     assert _left(world[1]) == ["deepdive-test-weights-1.0"]
 
 

@@ -55,7 +55,8 @@ class Run:
     """A chapter after execution, with what the execution cost."""
 
     notebook: nbformat.NotebookNode
-    seconds: float
+    seconds: float  # by the clock
+    cpu_seconds: float  # by the processors; the same on a busy machine
     peak_mb: float
 
 
@@ -76,17 +77,19 @@ def execute(path: Path) -> Run:
         resources={"metadata": {"path": str(path.parent)}},
     )
     start = time.monotonic()
-    with Peak() as peak:
+    with Cost() as cost:
         client.execute(env=settings())
     seconds = time.monotonic() - start
-    return Run(normalise(notebook, path.stem), seconds, peak.megabytes)
+    stored = normalise(notebook, path.stem)
+    return Run(stored, seconds, sum(cost.cpu.values()), cost.megabytes)
 
 
-class Peak:
-    """Watch the memory of this process's kernels while a block runs."""
+class Cost:
+    """Watch the memory and processor time of this process's kernels in a block."""
 
-    def __enter__(self) -> "Peak":
+    def __enter__(self) -> "Cost":
         self.megabytes = 0.0
+        self.cpu: dict[int, float] = {}  # by process id
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
         self.thread.start()
@@ -103,6 +106,8 @@ class Peak:
             for child in me.children(recursive=True):
                 try:
                     total += child.memory_info().rss
+                    times = child.cpu_times()
+                    self.cpu[child.pid] = times.user + times.system
                 except psutil.Error:  # it ended between the two calls
                     continue
             self.megabytes = max(self.megabytes, total / 1e6)
@@ -216,7 +221,8 @@ def main(argv: list[str]) -> int:
             verdict = "stored" if changed else "unchanged"
             if changed:
                 path.write_text(text, encoding="utf-8", newline="\n")
-        print(f"{path.name}: {verdict}, {run.seconds:.0f} s, {run.peak_mb:.0f} MB")
+        cost = f"{run.seconds:.0f} s ({run.cpu_seconds:.0f} s of processor time)"
+        print(f"{path.name}: {verdict}, {cost}, {run.peak_mb:.0f} MB")
     return status
 
 

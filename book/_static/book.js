@@ -69,18 +69,24 @@
       for (const attribute of ["tabindex", "role", "aria-label"]) box.removeAttribute(attribute);
     }
   };
-  const boxes = kinds.flatMap(([selector]) => [...document.querySelectorAll(selector)]);
-  // Measured whenever its width changes, and once for all while the browser is idle:
-  // a box far away has no layout yet, but Tab must already find it.
   const watch = new ResizeObserver((seen) => seen.forEach((entry) => mark(entry.target)));
-  for (const box of boxes) watch.observe(box);
-  const idle = window.requestIdleCallback || ((task) => setTimeout(task, 20));
-  const sweep = (deadline) => {
-    do mark(boxes.shift()); while (boxes.length && deadline?.timeRemaining() > 8);
-    if (boxes.length) idle(sweep);
+  for (const [selector] of kinds) {
+    for (const box of document.querySelectorAll(selector)) watch.observe(box);
+  }
+
+  // --- Lay out, a few at a time, the cells that the style sheet has put off
+  const cells = root.classList.contains("dd-lazy") ? [...document.querySelectorAll(".cell")] : [];
+  const layOut = (deadline) => {
+    while (cells.length) {
+      const cell = cells.shift();
+      cell.classList.add("dd-laid");
+      cell.getBoundingClientRect();
+      if (deadline.timeRemaining() < 8) break;
+    }
+    if (cells.length) requestIdleCallback(layOut);
     else root.classList.add("dd-ready");
   };
-  if (boxes.length) idle(sweep);
+  if (cells.length) requestIdleCallback(layOut);
   else root.classList.add("dd-ready");
 
   // --- A link into a folded box opens it ----------------------------------

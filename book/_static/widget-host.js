@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Brings a page's saved widgets to life without a kernel, over http and from disk.
 (() => {
-  const all = (kind) => document.querySelectorAll(`script[type="application/vnd.jupyter.widget-${kind}+json"]`);
+  const find = (what) => document.querySelectorAll(what);
+  const all = (kind) => find(`script[type="application/vnd.jupyter.widget-${kind}+json"]`);
+  const make = (tag) => document.createElement(tag);
   const later = (f) => (window.requestIdleCallback || setTimeout)(f);
   const saved = {}, models = {}, modules = {}, styles = {}, jobs = new Map(), queue = [];
   let busy;
 
   // What anywidget gives to render(), minus the kernel; one model for all its views.
   const model = (id) => {
-    const values = { ...saved[id].state }, ears = {};
+    const values = saved[id].state, ears = {};
     return {
       static: true,
       get: (key) => values[key],
@@ -25,19 +27,19 @@
   const view = async (id) => {
     if (!saved[id]) throw Error(`no saved state for ${id}`);
     const { model_name: kind, state: { _esm, _css, children } } = saved[id];
-    const el = document.createElement("div");
+    const el = make("div");
     if (/^[HV]Box/.test(kind)) {
       el.className = `dd-${kind.toLowerCase().slice(0, 4)}`;
       for (const child of children) el.append(await view(child.slice(10)));
       return el;
     }
     if (!_esm) throw Error(`${kind} needs a kernel`);
-    if (_css && !styles[_css]) {
-      styles[_css] = document.createElement("style");
+    if (!styles[_css]) {
+      document.head.append(styles[_css] = make("style"));
       styles[_css].textContent = _css;
-      document.head.append(styles[_css]);
     }
-    modules[_esm] ||= import(URL.createObjectURL(new Blob([_esm], { type: "text/javascript" })));
+    const file = new Blob([_esm], { type: "text/javascript" });
+    modules[_esm] ||= import(URL.createObjectURL(file));
     await (await modules[_esm]).default.render({ model: (models[id] ||= model(id)), el });
     return el;
   };
@@ -57,8 +59,8 @@
   };
 
   const asked = (job) => job.name && `&${location.hash.slice(1)}`.includes(`&${job.name}=`);
-  const near = new IntersectionObserver(
-    (seen) => seen.forEach((s) => s.isIntersecting && go(s.target)), { rootMargin: "600px" });
+  const near = new IntersectionObserver((seen) =>
+    seen.forEach((s) => s.isIntersecting && go(s.target)), { rootMargin: "600px" });
   const go = (box) => {
     queue.push(jobs.get(box));
     jobs.delete(box);
@@ -69,11 +71,12 @@
 
   const start = () => {
     all("state").forEach((s) => Object.assign(saved, JSON.parse(s.textContent).state));
-    document.querySelectorAll("figure[data-model]").forEach((box) => jobs.set(box, {
-      id: box.dataset.model, name: box.dataset.widget, place: box.querySelector(".dd-frame"),
-    }));
+    find("figure[data-model]").forEach((box) => {
+      const { model: id, widget: name } = box.dataset;
+      jobs.set(box, { id, name, place: box.querySelector(".dd-frame") });
+    });
     all("view").forEach((s) => {
-      const place = document.createElement("div");
+      const place = make("div");
       s.after(place);
       jobs.set(place, { id: JSON.parse(s.textContent).model_id, place });
     });

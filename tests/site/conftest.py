@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 for folder in ("tools", "book/_ext"):
     sys.path.insert(0, str(ROOT / folder))
 
+# Jupyter Book can't be run with -m, and its script lies elsewhere on each system.
+JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 # Chromium as root in a container needs the first; the rest keep it off the network.
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -49,7 +51,9 @@ def _is_stale(index: Path) -> bool:
     built = index.stat().st_mtime
     sources = [ROOT / "_config.yml", ROOT / "_toc.yml"]
     for path in (ROOT / "book").rglob("*"):
-        if path.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts):
+        if path.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & set(
+            path.parts
+        ):
             sources.append(path)
     return any(path.stat().st_mtime > built for path in sources)
 
@@ -67,7 +71,7 @@ def site() -> Path:
     if _is_stale(folder / "index.html"):
         command = ["build", ".", "-W", "--keep-going", "--all"]
         done = subprocess.run(
-            [sys.executable, "-m", "jupyter_book", *command],
+            [sys.executable, "-c", JUPYTER_BOOK, *command],
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 def open_folds(page: object) -> None:
     """Open every folded cell, solution and box."""
-    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    page.evaluate(
+        "document.querySelectorAll('details').forEach(d => { d.open = true })"
+    )
     page.wait_for_timeout(150)  # boxes that now scroll become reachable
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from functools import cache
@@ -54,7 +55,7 @@ def test_one_h1_and_no_level_skipped(soup):
     levels = [int(tag.name[1]) for tag in soup.main.find_all(re.compile(r"^h[1-6]$"))]
     assert levels.count(1) == 1
     assert levels[0] == 1
-    for above, below in zip(levels, levels[1:], strict=False):
+    for above, below in itertools.pairwise(levels):
         assert below <= above + 1, f"h{above} is followed by h{below}"
 
 
@@ -119,9 +120,13 @@ def test_every_widget_on_a_page_has_its_state(soup):
     for script in soup.find_all("script", type=edition.STATE_KEY):
         state |= json.loads(script.string)["state"]
     for figure in soup.select("figure[data-model]"):
-        assert figure["data-model"] in state, f"{figure.get('data-widget')} has no state"
-        assert figure.find("svg") is not None or figure.find("fieldset") is not None or (
-            len(figure.get_text(strip=True)) > 40
+        assert figure["data-model"] in state, (
+            f"{figure.get('data-widget')} has no state"
+        )
+        assert (
+            figure.find("svg") is not None
+            or figure.find("fieldset") is not None
+            or (len(figure.get_text(strip=True)) > 40)
         ), "nothing to see without a script"
     for view in soup.find_all("script", type=edition.VIEW_KEY):
         assert json.loads(view.string)["model_id"] in state

@@ -27,7 +27,9 @@ def test_page_needs_nobody_else_and_has_no_complaint(
     seen = visit(url_of(scheme, site, address, page_name))
     wake_widgets(seen.page)
     start = {"http": address, "file": "file:"}[scheme]
-    foreign = [url for url in seen.asked if not url.startswith((start, "data:", "blob:"))]
+    foreign = [
+        url for url in seen.asked if not url.startswith((start, "data:", "blob:"))
+    ]
     assert not foreign
     assert not seen.failed
     assert not seen.said
@@ -62,7 +64,7 @@ def test_axe_finds_nothing(visit, address, page_name, theme, width):
     open_folds(page)
     reports.append(Axe().run(page, options=only))
     faults = [
-        f"{v['impact']} {v['id']}: {node['html'][:120]} | {node['failureSummary'][:200]}"
+        f"{v['impact']} {v['id']}: {node['html'][:120]} {node['failureSummary']}"
         for report in reports
         for v in report.response["violations"]
         for node in v["nodes"][:3]
@@ -104,7 +106,8 @@ def test_boxes_that_scroll_can_be_reached_by_keyboard(visit, site, page_name):
           const style = getComputedStyle(e);
           if (!/auto|scroll/.test(style.overflowX)) return false;
           if (e.scrollWidth <= e.clientWidth + 1) return false;
-          return e.tabIndex < 0 && !e.querySelector("a, button, input, select, [tabindex]");
+          const inside = "a, button, input, select, [tabindex]";
+          return e.tabIndex < 0 && !e.querySelector(inside);
         }).map((e) => e.outerHTML.slice(0, 120))"""
     )
     assert not stuck

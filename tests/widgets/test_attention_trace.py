@@ -123,11 +123,11 @@ def test_ties_of_the_example() -> None:
     }
 
 
-def rounded(last: float) -> trace.Example:
-    """Scores 0.1 + 0.2 and `last`: equal as decimals, unequal in binary, for 0.3."""
+def rounded(last: float, a: float = 0.1, b: float = 0.2) -> trace.Example:
+    """Scores a + b and `last`: 0.1 + 0.2 and 0.3 are equal, though not in binary."""
     return trace.Example(
         words=("a", "b"),
-        X=trace.matrix([[0.1, 0.2], [last, 0.0]]),
+        X=trace.matrix([[a, b], [last, 0.0]]),
         W_Q=trace.matrix([[1, 0], [0, 1]]),
         W_K=trace.matrix([[1, 0], [1, 0]]),
         W_V=torch.eye(2).double(),
@@ -150,6 +150,7 @@ def test_page_finds_the_same_ties() -> None:
     ]
     cases += [(trace.CATS, 1, 0), (trace.CATS, 2, 0), (trace.CATS, 2, 1)]
     cases += [(rounded(x), 1, 0) for x in (0.3, 0.30000000000000004, 1e-7, 30)]
+    cases += [(rounded(0.75, 0.5, 0.25), 1, 0), (rounded(3e-7, 1e-7, 2e-7), 1, 0)]
     payload = [
         {"input": as_input(e), "heads": H, "causal": bool(c)} for e, H, c in cases
     ]

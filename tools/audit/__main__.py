@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""How fast, accessible and well formed is each page? Lighthouse, as on a mid-range phone.
+"""How fast, accessible and well formed is each page, on a mid-range phone?
 
-`python tools/audit/run.py [folder]` measures every page of the built site, prints a
+`python tools/audit [folder]` runs Lighthouse on every page of the built site, prints a
 table, and exits 1 below the gates: performance 95 on prose pages and 90 on chapters,
 100 for accessibility, best practices and search engines, 350 kB for the first view
 without figures. The first run fetches Lighthouse from npm into `_build/audit`.

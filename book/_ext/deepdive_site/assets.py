@@ -12,7 +12,22 @@ from pathlib import Path
 
 from .edition import filter_notebook
 
-_VOID = frozenset("area base br col embed hr img input link meta source wbr".split())
+_VOID = frozenset(
+    [
+        "area",
+        "base",
+        "br",
+        "col",
+        "embed",
+        "hr",
+        "img",
+        "input",
+        "link",
+        "meta",
+        "source",
+        "wbr",
+    ]
+)
 _UNREAD = frozenset({"script", "style", "svg", "annotation", "button", "nav"})
 _UNREAD_CLASSES = frozenset({"katex-html", "headerlink", "dd-chapter-tools"})
 

@@ -120,10 +120,16 @@ def wrap(html: str, tag: str, css_class: str | None = None) -> str:
         classes = attributes[1].split() if attributes else []
         if css_class is not None and css_class not in classes:
             continue
-        if re.search(r'<div class="[^"]*\bdd-scroll\b[^>]*>\s*$', html[: match.start()]):
+        if re.search(
+            r'<div class="[^"]*\bdd-scroll\b[^>]*>\s*$', html[: match.start()]
+        ):
             continue
         end = close_of(html, match.start(), tag)
-        before, element, after = html[: match.start()], html[match.start() : end], html[end:]
+        before, element, after = (
+            html[: match.start()],
+            html[match.start() : end],
+            html[end:],
+        )
         html = f'{before}<div class="dd-scroll">{element}</div>{after}'
         position = match.end() + len('<div class="dd-scroll">')
         if tag == "table":
@@ -143,9 +149,7 @@ def wrap_drawings(html: str) -> str:
     )
 
 
-def size_images(
-    html: str, size: Callable[[str], tuple[int, int] | None]
-) -> str:
+def size_images(html: str, size: Callable[[str], tuple[int, int] | None]) -> str:
     """Write width and height on images, so that nothing jumps while they load."""
 
     def add(match: re.Match[str]) -> str:

@@ -67,9 +67,7 @@ def _parts(app: Sphinx) -> list[tuple[str, list[str]]]:
     return cached
 
 
-def _entry(
-    app: Sphinx, name: str, docname: str, link: Callable[[str], str]
-) -> Entry:
+def _entry(app: Sphinx, name: str, docname: str, link: Callable[[str], str]) -> Entry:
     current = name == docname
     title = escape(app.env.titles[name].astext())
     sections = _sections(app, name) if current else []

@@ -48,7 +48,7 @@ function wholes(matrix) {
   const parts = matrix.map((row) => row.map((x) => {
     const [digits, power = "0"] = String(x).split("e");
     const [whole, places = ""] = digits.split(".");
-    return [BigInt(whole + places), Number(power)];
+    return [BigInt(whole + places), Number(power) - places.length];
   }));
   const lowest = Math.min(...parts.flat().map(([, power]) => power));
   return parts.map((row) => row.map(([n, power]) => n * 10n ** BigInt(power - lowest)));

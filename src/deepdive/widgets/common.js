@@ -264,7 +264,7 @@ export function slider(options) {
   });
   box.addEventListener("input", () => { typing = true; });
   box.addEventListener("blur", () => { typing = false; });
-  box.addEventListener("change", () => {
+  const commit = () => {
     typing = false;
     const asked = Number(box.value);
     const ok = box.value.trim() !== "" && Number.isFinite(asked);
@@ -272,7 +272,10 @@ export function slider(options) {
     const v = !ok ? now : values ? values[nearest(asked)] : Math.min(Math.max(asked, min), max);
     box.value = String(v);
     send(v);
-  });
+  };
+  box.addEventListener("change", commit);
+  // JupyterLab swallows the change that Enter would make.
+  box.addEventListener("keydown", (e) => e.key === "Enter" && commit());
   const el = h("div", { class: "dd-control dd-slider" },
     h("label", { for: id, class: "dd-label" }, shown,
       hint && h("span", { class: "dd-hint" }, rich(hint))),
