@@ -43,6 +43,71 @@ def test_enough_hints_all_different(name):
     assert all(hint.endswith((".", "?")) for hint in hints)
 
 
+e = math.e
+Z = 1 + e + e**0.5
+STUDENTS = [
+    ("new_query", e / Z, "become 0, 1, 0.5"),
+    ("new_query", e**2 / (1 + e**2 + e), "not divided"),
+    ("new_query", e**0.5 / (1 + e**0.5 + e**0.25), "not by 4"),
+    ("new_query", e**0.5 / Z, "weight of mice"),
+    ("new_query", 1 / Z, "weight of cats"),
+    ("shifted_keys", e / (2 * e + e**0.5), "sees differences only"),
+    ("shifted_keys", e**2 / (2 * e**2 + e), "division by √d_k = 2 is missing"),
+    ("shifted_keys", e**2 / (e**2 + e**0.5 + e), "all three keys"),
+    ("shifted_keys", e**0.5 / (2 * e + e**0.5), "chase on itself"),
+    ("four_heads", e / (1 + 2 * e), "1/√1"),
+    ("four_heads", e**0.5 / (1 + 2 * e**0.5), "divides by √4"),
+    ("four_heads", e**0.5**0.5 / (1 + 2 * e**0.5**0.5), "divides by √2"),
+    ("four_heads", 1 / (1 + 2 * e), "weight of cats"),
+    ("t5_parameters", 67_108_864, "sixteen times"),
+    ("t5_parameters", 4_194_304, "16,384 columns"),
+    ("t5_parameters", 50_331_648, "W_O counts too"),
+    ("t5_parameters", 16_777_216, "one matrix"),
+    ("t5_parameters", 524_288, "one head"),
+    ("attention", lambda Q, K, V: (Q @ K.T).softmax(1) @ V, "not divided"),
+    (
+        "attention",
+        lambda Q, K, V: (Q @ K.T / Q.shape[1]).softmax(1) @ V,
+        "not by the width",
+    ),
+    (
+        "attention",
+        lambda Q, K, V: (Q @ K.T / Q.shape[1] ** 0.5).softmax(0) @ V,
+        "down the columns",
+    ),
+    (
+        "attention",
+        lambda Q, K, V: (Q @ K.T / Q.shape[1] ** 0.5).softmax(1) @ K,
+        "keys are mixed",
+    ),
+    ("causal_weights", lambda s: torch.tril(s.softmax(1)), "less than 1"),
+    ("causal_weights", lambda s: (s * torch.ones_like(s).tril()).softmax(1), "−∞"),
+    (
+        "causal_weights",
+        lambda s: s.masked_fill(torch.ones_like(s).tril(-1) > 0, -1e30).softmax(1),
+        "up to t",
+    ),
+    (
+        "causal_weights",
+        lambda s: s.masked_fill(torch.ones_like(s).triu(0) > 0, -torch.inf).softmax(1),
+        "diagonal",
+    ),
+    ("split", lambda x, h: x.view(x.shape[0], h, -1, x.shape[2] // h), "cut up"),
+    ("split", lambda x, h: torch.stack([x[..., i::h] for i in range(h)], 1), "H-th"),
+    ("split", lambda x, h: torch.stack(x.chunk(h, -1), 2), "Exchange words and heads"),
+    ("sum_of_heads", lambda h, W: torch.cat([*h], 1) @ W, "the same numbers"),
+    ("sum_of_heads", lambda h, W: torch.cat([*h], 1) @ W / len(h), "average"),
+    ("sum_of_heads", lambda h, W: torch.cat([*h], 1) @ W.T, "columns"),
+    ("sum_of_heads", lambda h, W: h.view(h.shape[1], -1) @ W, "mixes words"),
+]
+
+
+@pytest.mark.parametrize("name, answer, part", STUDENTS)
+def test_mistakes_as_a_student_writes_them(name, answer, part):
+    """Numbers from the mathematics, functions written in another way."""
+    assert part in ALL[name](answer).message
+
+
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("answer", [None, ...])
 def test_dots_are_no_answer_yet(name, answer):

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Brings a page's saved widgets to life without a kernel, over http and from disk.
+// Brings saved widgets to life without a kernel, over http and from disk.
 (() => {
-  const find = (what) => document.querySelectorAll(what);
+  const find = (x) => document.querySelectorAll(x);
   const all = (kind) => find(`script[type="application/vnd.jupyter.widget-${kind}+json"]`);
-  const make = (tag) => document.createElement(tag);
+  const make = (x) => document.createElement(x);
   const later = (f) => (window.requestIdleCallback || setTimeout)(f);
   const saved = {}, models = {}, modules = {}, styles = {}, jobs = new Map(), queue = [];
   let busy;
 
-  // What anywidget gives to render(), minus the kernel; one model for all its views.
+  // anywidget's model, minus the kernel.
   const model = (id) => {
     const values = saved[id].state, ears = {};
     return {
@@ -20,12 +20,11 @@
       },
       on: (name, f) => (ears[name] ||= new Set()).add(f),
       off: (name, f) => ears[name]?.delete(f),
-      save_changes() {}, send() {},
+      save_changes() {},
     };
   };
 
   const view = async (id) => {
-    if (!saved[id]) throw Error(`no saved state for ${id}`);
     const { model_name: kind, state: { _esm, _css, children } } = saved[id];
     const el = make("div");
     if (/^[HV]Box/.test(kind)) {
@@ -33,25 +32,23 @@
       for (const child of children) el.append(await view(child.slice(10)));
       return el;
     }
-    if (!_esm) throw Error(`${kind} needs a kernel`);
     if (!styles[_css]) {
       document.head.append(styles[_css] = make("style"));
       styles[_css].textContent = _css;
     }
-    const file = new Blob([_esm], { type: "text/javascript" });
-    modules[_esm] ||= import(URL.createObjectURL(file));
+    const code = new Blob([_esm], { type: "text/javascript" });
+    modules[_esm] ||= import(URL.createObjectURL(code));
     await (await modules[_esm]).default.render({ model: (models[id] ||= model(id)), el });
     return el;
   };
 
   const next = async () => {
-    const job = queue.shift();
-    busy = job;
+    const job = (busy = queue.shift());
     if (!job) return;
     try {
       const live = await view(job.id);
       job.place.replaceWith(live);
-      if (asked(job)) live.scrollIntoView({ block: "center" });
+      if (asked(job)) live.scrollIntoView();
     } catch (error) {
       console.warn("The still figure stays:", error);
     }

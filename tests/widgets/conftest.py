@@ -35,7 +35,7 @@ def chromium_path() -> str | None:
 
 
 def page_html(widgets: list, title: str = "Widgets", theme: str = "light") -> str:
-    """A page with the figures and the saved state, laid out as the site lays them out."""
+    """A page with figures and saved state, laid out as the site lays them out."""
     figures, views = [], []
     for widget in widgets:
         bundle = widget._repr_mimebundle_()
@@ -48,7 +48,11 @@ def page_html(widgets: list, title: str = "Widgets", theme: str = "light") -> st
             figures.append(f'<script type="{kind}">{view}</script>')
         views.append(widget)
     state = json.dumps(
-        {"version_major": 2, "version_minor": 0, "state": dependency_state(views, drop_defaults=False)}
+        {
+            "version_major": 2,
+            "version_minor": 0,
+            "state": dependency_state(views, drop_defaults=False),
+        }
     )
     return f"""<!doctype html>
 <html lang="en" data-theme="{theme}"><head><meta charset="utf-8">
@@ -57,7 +61,7 @@ def page_html(widgets: list, title: str = "Widgets", theme: str = "light") -> st
 <title>{html.escape(title)}</title>
 <style>
 html {{ font-size: 16px; }}
-body {{ margin: 0; background: #ffffff; color: #1f2328; font-family: system-ui, sans-serif; }}
+body {{ margin: 0; background: #fff; color: #1f2328; font-family: system-ui; }}
 html[data-theme="dark"] body {{ background: #14181d; color: #e6e8eb; }}
 main {{ max-width: 46rem; margin: 0 auto; padding: 1rem; }}
 </style>
@@ -129,11 +133,16 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     contexts = []
 
     def open_(url: str, wait: bool = True, **options: object) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1024, "height": 768}, **options})
+        context = browser.new_context(
+            **{"viewport": {"width": 1024, "height": 768}, **options}
+        )
         contexts.append(context)
         page = context.new_page()
         page.noise = Noise()
-        page.on("console", lambda m: m.type in ("error", "warning") and page.noise.append(m.text))
+        page.on(
+            "console",
+            lambda m: m.type in ("error", "warning") and page.noise.append(m.text),
+        )
         page.on("pageerror", lambda e: page.noise.append(str(e)))
         page.on("requestfailed", lambda r: page.noise.append(f"failed: {r.url}"))
         page.goto(url)
@@ -157,7 +166,9 @@ def node_path() -> str:
     raise RuntimeError(f"no node under {folder}")
 
 
-def run_node(script: str, module: Path = WIDGETS / "common.js", payload: object = None) -> object:
+def run_node(
+    script: str, module: Path = WIDGETS / "common.js", payload: object = None
+) -> object:
     """Run `script`, a body that sees `m` (the module) and `input`, and returns JSON."""
     program = (
         f"const m = await import({json.dumps(module.as_uri())});"

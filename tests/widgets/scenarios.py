@@ -87,9 +87,12 @@ def show_table(page: Page, root: Locator) -> None:
 def read_tables(root: Locator) -> Tables:
     """Numbers of every open table, full precision, by name."""
     return root.evaluate(
-        """(el) => Object.fromEntries([...el.querySelectorAll("[data-table]")].map((t) =>
-            [t.dataset.table, [...t.querySelectorAll("tbody tr")].map((r) =>
-                [...r.querySelectorAll("[data-value]")].map((c) => Number(c.dataset.value)))]))"""
+        """(el) => {
+            const all = (node, what) => [...node.querySelectorAll(what)];
+            return Object.fromEntries(all(el, "[data-table]").map((t) => [
+                t.dataset.table, all(t, "tbody tr").map((r) =>
+                    all(r, "[data-value]").map((c) => Number(c.dataset.value)))]));
+        }"""
     )
 
 
@@ -120,7 +123,9 @@ def _softmax_scale_expect() -> Tables:
 # ------------------------------------------------------------------------ W7 · MaskGrid
 def _mask_grid_act(page: Page, root: Locator) -> None:
     focus(root, "button", "Append a word")
-    press(page, "Enter", "Space", "Enter")  # eight words; further presses change nothing
+    press(
+        page, "Enter", "Space", "Enter"
+    )  # eight words; further presses change nothing
     focus(root, "radio", "causal")
     press(page, "ArrowDown", "ArrowDown")  # bidirectional, prefix
     focus(root, "slider", "Prefix length")
@@ -171,9 +176,12 @@ def _quiz_act(page: Page, root: Locator) -> None:
 
 _QUIZ = """
 from deepdive.widgets import Quiz
-option = {"text": "`a`", "correct": True, "why": "so"}
-number = {"id": "n", "kind": "number", "prompt": "p(1 − p)?", "answer": 0.25, "why": "½ · ½"}
-pick = {"id": "c", "kind": "choice", "prompt": "d_k?", "options": [option, {"text": "b", "correct": False, "why": "no"}], "shuffle": False}
+yes = {"text": "`a`", "correct": True, "why": "so"}
+no = {"text": "b", "correct": False, "why": "no"}
+pick = {"id": "c", "kind": "choice", "prompt": "d_k?", "options": [yes, no]}
+pick["shuffle"] = False
+number = {"id": "n", "kind": "number", "prompt": "p(1 − p)?", "answer": 0.25}
+number["why"] = "½ · ½"
 Quiz([pick, number], name="quiz-test")
 """
 
@@ -309,7 +317,12 @@ def _head_explorer_expect() -> Tables:
     maps = head_maps(*minilm())
     i, j = torch.triu_indices(6, 6, 1)
     before, after = maps.cosines[i, j], maps.without[1, 8][i, j]
-    columns = [maps.effect, maps.peak, *maps.patterns.values(), *maps.value_lengths.unbind(-1)]
+    columns = [
+        maps.effect,
+        maps.peak,
+        *maps.patterns.values(),
+        *maps.value_lengths.unbind(-1),
+    ]
     heads = torch.stack([x.flatten() for x in columns], 1)
     return {
         "weights": maps.weights[2][1, 8].tolist(),

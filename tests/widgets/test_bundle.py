@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The bundler: one module, no imports left, parsed by Node, refused when it can't work."""
+"""The bundler: one module, no imports left, parsed by Node, or refused."""
 
 from pathlib import Path
 
 import pytest
-from conftest import WIDGETS, node_path, run_node
 
+from conftest import WIDGETS, node_path, run_node
 from deepdive.widgets import base
 
 SCRIPTS = sorted(p for p in WIDGETS.glob("*.js") if p.name != "common.js")
@@ -37,9 +37,15 @@ def make(tmp_path: Path, text: str) -> Path:
     ("text", "message"),
     [
         ("export default {};", "must import"),
-        ('import { h } from "./common.js";\nimport x from "y";\n', "may import nothing"),
+        (
+            'import { h } from "./common.js";\nimport x from "y";\n',
+            "may import nothing",
+        ),
         ('import { svg } from "./common.js";\nfunction h() {}\n', "declares h"),
-        ('import { svg } from "./common.js";\nconst a = "</script>";\n', "may not contain"),
+        (
+            'import { svg } from "./common.js";\nconst a = "</script>";\n',
+            "may not contain",
+        ),
     ],
 )
 def test_bundle_refuses(tmp_path: Path, text: str, message: str) -> None:

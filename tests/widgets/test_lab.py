@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Each widget in one real JupyterLab: by keyboard, and between page and kernel both ways."""
+"""Each widget in one real JupyterLab: by keyboard, and with the kernel both ways."""
 
 from __future__ import annotations
 
@@ -43,13 +43,17 @@ def notebook() -> nbformat.NotebookNode:
     cells = [nbformat.v4.new_code_cell(WATCH + "shown = {}")]
     for scenario in SCENARIOS:
         *before, last = scenario.source.strip().splitlines()
-        lines = [*before, f"shown[{scenario.name!r}] = watch({scenario.name!r}, {last})"]
+        lines = [
+            *before,
+            f"shown[{scenario.name!r}] = watch({scenario.name!r}, {last})",
+        ]
         lines.append(f"shown[{scenario.name!r}]")
         cells.append(nbformat.v4.new_code_cell("\n".join(lines)))
     cells.append(
         nbformat.v4.new_code_cell(
             'if Path("go").exists():\n    for widget in shown.values():\n'
-            '        widget.state = {}\n    print("all back")\nelse:\n    print("all shown")'
+            "        widget.state = {}\n"
+            '    print("all back")\nelse:\n    print("all shown")'
         )
     )
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -84,7 +88,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         "IPYTHONDIR": str(root / "ipython"),
     }
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1",
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+        "--ip=127.0.0.1",
         f"--port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
         "--ServerApp.password=", f"--ServerApp.root_dir={work}",
         "--LabApp.extension_manager=readonly", "--LabApp.news_url=",
@@ -118,9 +123,13 @@ def page(lab: tuple[str, Path], browser: Browser) -> Iterator[Page]:
     page.on("pageerror", lambda e: page.noise.append(str(e)))
     page.on(
         "request",
-        lambda r: page.strangers.append(r.url)
-        if not r.url.startswith((lab[0], lab[0].replace("http", "ws"), "data:", "blob:"))
-        else None,
+        lambda r: (
+            page.strangers.append(r.url)
+            if not r.url.startswith(
+                (lab[0], lab[0].replace("http", "ws"), "data:", "blob:")
+            )
+            else None
+        ),
     )
     page.goto(f"{lab[0]}/lab/tree/scratch.ipynb")
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
@@ -181,7 +190,9 @@ def test_python_to_reader(page: Page, lab) -> None:
     (lab[1] / "go").touch()
     page.locator(".jp-CodeCell .cm-content").last.click()
     press(page, "Shift+Enter")
-    expect(page.locator(".jp-OutputArea-output", has_text="all back")).to_be_visible(timeout=20_000)
+    expect(page.locator(".jp-OutputArea-output", has_text="all back")).to_be_visible(
+        timeout=20_000
+    )
     for scenario in SCENARIOS:
         if scenario.name not in STARTS:
             continue

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Site
 from playwright.sync_api import Page
 from scenarios import focus, press
 
+from conftest import Site
 from deepdive.widgets import Quiz
 
 
@@ -115,7 +115,9 @@ def test_paper_has_questions_only(quiz: Callable[..., Page]) -> None:
 
 def test_without_scripts_answers_are_folded(quiz, site: Site, open_page) -> None:
     made = quiz("02_attention").made
-    page = open_page(site.url(f"{made.name}.html"), wait=False, java_script_enabled=False)
+    page = open_page(
+        site.url(f"{made.name}.html"), wait=False, java_script_enabled=False
+    )
     items = made.data["items"]
     assert page.locator("figure ol > li").count() == len(items)
     assert page.locator("figure details:not([open])").count() == len(items)

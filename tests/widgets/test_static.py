@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from urllib.parse import quote
 
 import ipywidgets
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import WIDGETS, Site
 from playwright.sync_api import Locator, Page
 from scenarios import SCENARIOS, Scenario, open_more, press, read_tables, show_table
+
+from conftest import WIDGETS, Site
 
 every = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 
@@ -26,7 +28,12 @@ def made(name: str) -> object:
 def visit(site: Site, open_page: Callable[..., Page]) -> Callable[..., Page]:
     """`visit(scenario, scheme, theme, **context)` → the widget's page."""
 
-    def go(scenario: Scenario, scheme: str = "http", theme: str = "light", **options: object) -> Page:
+    def go(
+        scenario: Scenario,
+        scheme: str = "http",
+        theme: str = "light",
+        **options: object,
+    ) -> Page:
         file = f"{scenario.name}-{theme}"
         if not (site.folder / f"{file}.html").exists():
             site.write(file, [made(scenario.name)], theme=theme)
@@ -51,14 +58,18 @@ def same_tables(found: dict, expected: dict, exact: float) -> None:
     """Every expected table is there, of the same shape and with the same numbers."""
     for name, rows in expected.items():
         assert name in found, f"no table {name!r}; there are {sorted(found)}"
-        assert [len(r) for r in found[name]] == [len(r) for r in rows], f"shape of {name}"
+        assert [len(r) for r in found[name]] == [len(r) for r in rows], (
+            f"shape of {name}"
+        )
         for i, (ours, theirs) in enumerate(zip(found[name], rows, strict=True)):
             assert ours == pytest.approx(theirs, abs=exact, rel=0), f"{name}, row {i}"
 
 
 @every
 @pytest.mark.parametrize("scheme", ["http", "file"])
-def test_keyboard_link_reload_and_reset(scenario: Scenario, scheme: str, visit, site: Site) -> None:
+def test_keyboard_link_reload_and_reset(
+    scenario: Scenario, scheme: str, visit, site: Site
+) -> None:
     page = visit(scenario, scheme)
     requests = []
     page.on("request", lambda r: requests.append(r.url))
@@ -68,7 +79,9 @@ def test_keyboard_link_reload_and_reset(scenario: Scenario, scheme: str, visit, 
     expected = scenario.expect()
     show_table(page, page.root)
     tables_become(page.root, expected, scenario.exact)
-    assert not expected or read_tables(page.root) != start, "the keyboard changed nothing"
+    assert not expected or read_tables(page.root) != start, (
+        "the keyboard changed nothing"
+    )
 
     page.wait_for_timeout(400)  # the address follows
     page.reload()  # the address, or for a quiz the browser's own store, remembers
@@ -94,7 +107,10 @@ def test_summary_is_read_aloud_once_and_late(scenario: Scenario, visit) -> None:
     live = page.root.locator(":scope > [aria-live=polite]")
     scenario.act(page, page.root)
     page.wait_for_timeout(700)
-    assert live.text_content().replace("_", "") == page.root.locator(".dd-summary").text_content()
+    assert (
+        live.text_content().replace("_", "")
+        == page.root.locator(".dd-summary").text_content()
+    )
     assert live.text_content().strip()
 
 
@@ -136,7 +152,7 @@ def test_targets_and_focus(scenario: Scenario, visit) -> None:
     page = visit(scenario, viewport={"width": 360, "height": 740})
     open_more(page, page.root)
     small = page.root.evaluate(
-        """(el) => [...el.querySelectorAll("button, input, select, summary, a, [tabindex='0']")]
+        """(el) => [...el.querySelectorAll("button, input, select, summary, a")]
             .map((c) => [c, (c.closest("label") ?? c).getBoundingClientRect()])
             .filter(([c, r]) => r.width && (r.width < 24 || r.height < 24))
             .map(([c, r]) => `${c.outerHTML.slice(0, 80)} ${r.width}×${r.height}`)"""
@@ -149,8 +165,11 @@ def test_targets_and_focus(scenario: Scenario, visit) -> None:
     for _ in range(60):
         press(page, "Tab")
         held = page.evaluate(
-            """() => { const a = document.activeElement; if (!a.closest(".dd-widget")) return null;
-                const s = getComputedStyle(a); return [a.outerHTML.slice(0, 80), s.outlineStyle, parseFloat(s.outlineWidth)]; }"""
+            """() => {
+                const a = document.activeElement, s = getComputedStyle(a);
+                return a.closest(".dd-widget") &&
+                    [a.outerHTML, s.outlineStyle, parseFloat(s.outlineWidth)];
+            }"""
         )
         if held is None:
             break
@@ -160,7 +179,9 @@ def test_targets_and_focus(scenario: Scenario, visit) -> None:
 
 
 @every
-def test_frame_stays_without_scripts(scenario: Scenario, visit, site: Site, open_page) -> None:
+def test_frame_stays_without_scripts(
+    scenario: Scenario, visit, site: Site, open_page
+) -> None:
     visit(scenario)
     page = open_page(
         site.url(f"{scenario.name}-light.html"), wait=False, java_script_enabled=False
@@ -171,7 +192,10 @@ def test_frame_stays_without_scripts(scenario: Scenario, visit, site: Site, open
     assert figure.locator("svg, ol").first.is_visible()
     assert len(widget.alt) > 30 and widget.alt.count(". ") <= 2
     bundle = widget._repr_mimebundle_()[0]
-    assert bundle["image/svg+xml"].startswith("<svg") and widget.alt in bundle["text/plain"]
+    assert (
+        bundle["image/svg+xml"].startswith("<svg")
+        and widget.alt in bundle["text/plain"]
+    )
     assert set(bundle) >= {"text/html", "application/vnd.jupyter.widget-view+json"}
 
 
@@ -196,7 +220,8 @@ def test_reduced_motion_and_no_autoplay(scenario: Scenario, visit) -> None:
     moving = page.root.evaluate(
         """(el) => [...el.querySelectorAll("*")].filter((n) => {
             const s = getComputedStyle(n);
-            return s.transitionDuration.split(",").some((d) => parseFloat(d) > 0 && s.transitionProperty !== "none") ||
+            const times = s.transitionDuration.split(",").map(parseFloat);
+            return (Math.max(...times) > 0 && s.transitionProperty !== "none") ||
                 s.animationName !== "none";
         }).map((n) => n.outerHTML.slice(0, 60))"""
     )
@@ -212,18 +237,26 @@ def test_room_was_kept(scenario: Scenario, width: int, visit) -> None:
     page = visit(scenario, viewport={"width": width, "height": 768})
     page.wait_for_timeout(300)
     kept, tall = page.locator("figure.dd-figure").evaluate(
-        """(f) => { const live = [...f.children].filter((c) => c.tagName !== "STYLE").map((c) => c.getBoundingClientRect());
-            return [parseFloat(getComputedStyle(f).minHeight), Math.max(...live.map((r) => r.bottom)) - f.getBoundingClientRect().top]; }"""
+        """(f) => {
+            const live = [...f.children].filter((c) => c.tagName !== "STYLE");
+            const end = Math.max(...live.map((c) => c.getBoundingClientRect().bottom));
+            const kept = parseFloat(getComputedStyle(f).minHeight);
+            return [kept, end - f.getBoundingClientRect().top];
+        }"""
     )
-    assert 0.8 * kept <= tall <= 1.06 * kept, f"reserved {kept}, needed {tall} at {width}"
+    assert 0.8 * kept <= tall <= 1.06 * kept, (
+        f"reserved {kept}, needed {tall} at {width}"
+    )
 
 
-# ------------------------------------------------------------------------------- the host
+# ---------------------------------------------------------------------------- the host
 GRID = next(s for s in SCENARIOS if s.name == "mask-grid")
 
 
 def test_host_is_small() -> None:
-    assert (WIDGETS.parents[2] / "book/_static/widget-host.js").stat().st_size <= 3.25 * 1024
+    assert (
+        WIDGETS.parents[2] / "book/_static/widget-host.js"
+    ).stat().st_size <= 3 * 1024
 
 
 def test_a_broken_module_keeps_the_frame(site: Site, open_page) -> None:
@@ -231,7 +264,9 @@ def test_a_broken_module_keeps_the_frame(site: Site, open_page) -> None:
     name = site.write("broken", [bad, good])
     path = site.folder / name
     page_text = path.read_text(encoding="utf-8")
-    path.write_text(page_text.replace("export function divisor(", "export function (", 1), "utf-8")
+    path.write_text(
+        page_text.replace("export function divisor(", "export function (", 1), "utf-8"
+    )
     page = open_page(site.url(name))
     page.wait_for_timeout(500)
     assert page.locator(".dd-widget").count() == 1, "the other widget must live"
@@ -248,8 +283,9 @@ def test_boxes_are_laid_out(site: Site, open_page) -> None:
 
 
 def test_links_in_the_page_drive_the_figure(visit) -> None:
+    asked = quote('{"n":3,"rule":"bidirectional"}')
     page = visit(GRID)
-    page.evaluate("location.hash = '#mask-grid=' + encodeURIComponent('{\"n\":3,\"rule\":\"bidirectional\"}')")
+    page.evaluate(f"location.hash = '#mask-grid={asked}'")
     page.wait_for_timeout(200)
     show_table(page, page.root)
     assert read_tables(page.root)["counts"] == [[9], [9], [0], [2], [2]]
@@ -258,8 +294,12 @@ def test_links_in_the_page_drive_the_figure(visit) -> None:
     assert page.noise == []
 
 
-@pytest.mark.parametrize("junk", ['{"n":"many"}', '{"n":1e9,"rule":7}', "[1]", "null", "%%%"])
-def test_a_link_of_nonsense_is_harmless(junk: str, site: Site, visit, open_page) -> None:
+@pytest.mark.parametrize(
+    "junk", ['{"n":"many"}', '{"n":1e9,"rule":7}', "[1]", "null", "%%%"]
+)
+def test_a_link_of_nonsense_is_harmless(
+    junk: str, site: Site, visit, open_page
+) -> None:
     visit(GRID)
     page = open_page(site.url("mask-grid-light.html") + "#mask-grid=" + junk)
     page.root = page.locator(".dd-widget").first
@@ -283,7 +323,7 @@ def test_copy_link_opens_the_same_state(visit, open_page) -> None:
 
 
 def test_no_style_leaks_between_widgets() -> None:
-    """All styles share one page: a selector belongs to one file, under .dd-widget or its own name."""
+    """All styles share one page, so a selector belongs to one file."""
     owners: dict[str, str] = {}
     for path in sorted(WIDGETS.glob("*.css")):
         text = path.read_text(encoding="utf-8")

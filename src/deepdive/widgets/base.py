@@ -26,13 +26,15 @@ import traitlets
 HERE = Path(__file__).parent
 
 _IMPORT = re.compile(r'^import\s*\{[^}]*\}\s*from\s*"\./common\.js";[ \t]*\n', re.M)
-_DECLARED = re.compile(r"^(?:export\s+)?(?:async\s+)?(?:function|const|let|class)\s+(\w+)", re.M)
+_DECLARED = re.compile(
+    r"^(?:export\s+)?(?:async\s+)?(?:function|const|let|class)\s+(\w+)", re.M
+)
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 # Room is kept before the script arrives, so that nothing jumps when it does.
 _RESERVE = (
     "<style>.dd-figure{margin:1.5rem 0;min-height:var(--dd-height)}"
-    ".dd-figure figcaption{margin-top:.6rem}"
+    ".dd-figure figcaption{margin-top:.6rem}.dd-figure>div{scroll-margin-top:4rem}"
     ".dd-frame{overflow-x:auto}.dd-frame svg{display:block;max-width:100%;height:auto}"
     "@media(max-width:640px){.dd-figure{min-height:var(--dd-height-narrow)}}"
     "@media(scripting:none),print{.dd-figure{min-height:0}}</style>"

@@ -129,10 +129,14 @@ class MaskGrid(Widget):
     def check(self, state: dict[str, Any]) -> dict[str, Any]:
         """The rule must exist and every number fit the grid."""
         if state["rule"] not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {state['rule']!r}")
+            raise ValueError(
+                f"rule must be one of {', '.join(RULES)}, got {state['rule']!r}"
+            )
         for key, low in (("n", 1), ("prefix", 0), ("window", 1)):
             if not isinstance(state[key], int) or not low <= state[key] <= self._most:
-                raise ValueError(f"{key} must be {low} … {self._most}, got {state[key]!r}")
+                raise ValueError(
+                    f"{key} must be {low} … {self._most}, got {state[key]!r}"
+                )
         return state
 
     def numbers(self) -> dict[str, list[list[int]]]:
@@ -152,7 +156,15 @@ class MaskGrid(Widget):
         drawing.text(x, 20, "key →", 15, "k", weight=600)
         drawing.text(x - 12, y - 10, "query ↓", 15, "q", "end", 600)
         for j in range(n):
-            drawing.text(x + j * (size + gap) + size / 2, y - 10, words[j], 14, "k", "middle", 600)
+            drawing.text(
+                x + j * (size + gap) + size / 2,
+                y - 10,
+                words[j],
+                14,
+                "k",
+                "middle",
+                600,
+            )
         for t in range(n):
             top = y + t * (size + gap)
             drawing.text(x - 12, top + size / 2 + 5, words[t], 15, "q", "end", 600)
@@ -162,13 +174,25 @@ class MaskGrid(Widget):
                     drawing.hatch(left, top, size, size)
                     continue
                 new = t == n - 1 or j == n - 1
-                drawing.rect(left, top, size, size, "accent" if new else "muted", radius=4)
+                drawing.rect(
+                    left, top, size, size, "accent" if new else "muted", radius=4
+                )
                 mark = "+" if new else "●"
                 drawing.text(
-                    left + size / 2, top + size / 2 + 6, mark, 18 if new else 12, "paper", "middle", 600
+                    left + size / 2,
+                    top + size / 2 + 6,
+                    mark,
+                    18 if new else 12,
+                    "paper",
+                    "middle",
+                    600,
                 )
-            status = "new" if t == n - 1 else "same" if mask[t][n - 1] == 0 else "changed"
-            drawing.text(x + n * (size + gap) + 8, top + size / 2 + 5, status, 14, "muted")
+            status = (
+                "new" if t == n - 1 else "same" if mask[t][n - 1] == 0 else "changed"
+            )
+            drawing.text(
+                x + n * (size + gap) + 8, top + size / 2 + 5, status, 14, "muted"
+            )
         side = x + n * (size + gap) + 84
         for i, (big, small) in enumerate(
             (

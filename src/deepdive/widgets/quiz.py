@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What do I know now, and what do I expect? Questions that answer back, without a kernel.
+"""What do I know, and what do I expect? Questions that answer back, without a kernel.
 
 A quiz is a JSON list in `src/deepdive/quizzes/<name>.json`. Each item is an object:
 
@@ -47,16 +47,18 @@ _NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?")
 
 
 def check_item(item: Mapping[str, Any]) -> None:
-    """Raise ValueError unless the item follows the schema of this module's docstring."""
+    """Raise ValueError unless the item follows the schema in the module's docstring."""
     name = item.get("id", "an item without id")
     kind = item.get("kind")
     if kind not in _KEYS:
-        raise ValueError(f"{name}: kind must be choice, number or predict, got {kind!r}")
+        raise ValueError(
+            f"{name}: kind must be choice, number or predict, got {kind!r}"
+        )
     needed, optional = _KEYS[kind]
     missing, odd = needed - set(item), set(item) - needed - optional
     if missing or odd:
         raise ValueError(
-            f"{name}: missing {sorted(missing) or 'nothing'}, unknown {sorted(odd) or 'nothing'}"
+            f"{name}: missing keys {sorted(missing)}, unknown keys {sorted(odd)}"
         )
     texts = [item["prompt"], item.get("why", "x")]
     if kind == "number":
@@ -81,7 +83,7 @@ def check_item(item: Mapping[str, Any]) -> None:
 
 
 def parse_number(text: str) -> float | None:
-    """A number as readers write it, with "." or "," and either minus; None if it is none.
+    """A number as readers write it, "." or "," and either minus; None if it is none.
 
     >>> parse_number(" −0,5 "), parse_number("1e-3"), parse_number("1,000.5")
     (-0.5, 0.001, None)
@@ -91,12 +93,14 @@ def parse_number(text: str) -> float | None:
 
 
 def is_right(item: Mapping[str, Any], answer: int | str | None) -> bool:
-    """Whether an answer is right: an option's place, or the words typed for a number."""
+    """Whether an answer (an option's place, or a number as typed) is right."""
     if answer is None:
         return False
     if item["kind"] != "number":
         place = int(answer)
-        return 0 <= place < len(item["options"]) and bool(item["options"][place]["correct"])
+        return 0 <= place < len(item["options"]) and bool(
+            item["options"][place]["correct"]
+        )
     value = parse_number(str(answer))
     off = item.get("tolerance", 0) + 1e-9  # so that 0.575 is within 0.001 of 0.576
     return value is not None and abs(value - item["answer"]) <= off
@@ -106,7 +110,9 @@ def _mixed(item: Mapping[str, Any]) -> dict[str, Any]:
     """The item with its options in an order that depends on its id alone."""
     out = dict(item)
     if "options" in item and item.get("shuffle", True):
-        out["options"] = random.Random(item["id"]).sample(item["options"], len(item["options"]))
+        out["options"] = random.Random(item["id"]).sample(
+            item["options"], len(item["options"])
+        )
     return out
 
 
@@ -200,7 +206,9 @@ class Quiz(Widget):
         known = {item["id"] for item in self._items}
         for key in ("answers", "checked"):
             if not isinstance(state[key], dict) or set(state[key]) - known:
-                raise ValueError(f"{key} must map ids of {sorted(known)}, got {state[key]!r}")
+                raise ValueError(
+                    f"{key} must map ids of {sorted(known)}, got {state[key]!r}"
+                )
         return state
 
     def score(self) -> tuple[int, int]:
@@ -213,7 +221,9 @@ class Quiz(Widget):
             for item in self._items
             if item["kind"] != "predict" and self.state["checked"].get(item["id"])
         ]
-        right = sum(is_right(item, self.state["answers"].get(item["id"])) for item in done)
+        right = sum(
+            is_right(item, self.state["answers"].get(item["id"])) for item in done
+        )
         return right, len(done)
 
     def frame(self) -> str:
@@ -224,13 +234,17 @@ class Quiz(Widget):
                 lines.append((line, 0, 34 if at == 0 else 22))
             for option in item.get("options", [{"text": "………………"}]):
                 for at, line in enumerate(textwrap.wrap(option["text"], 70)):
-                    lines.append((line if at else f"○ {line}", 24 if at == 0 else 42, 24))
+                    lines.append(
+                        (line if at else f"○ {line}", 24 if at == 0 else 42, 24)
+                    )
         height = 30 + sum(step for *_, step in lines)
         drawing = Drawing(690, height, self.alt)
         y = 0
         for words, indent, step in lines:
             y += step
-            drawing.text(4 + indent, y, words.replace("`", ""), 16, weight=400 if indent else 600)
+            drawing.text(
+                4 + indent, y, words.replace("`", ""), 16, weight=400 if indent else 600
+            )
         return drawing.svg()
 
     def fallback(self) -> str:

@@ -56,7 +56,9 @@ def simulate(draws: int = 4000, seed: int = 2017) -> np.ndarray:
     return scores
 
 
-def weights(scores: np.ndarray, d: int, scaled: bool, temperature: float = 1.0) -> np.ndarray:
+def weights(
+    scores: np.ndarray, d: int, scaled: bool, temperature: float = 1.0
+) -> np.ndarray:
     """softmax(scores / (√d · T)), or softmax(scores / T) when not scaled.
 
     Shapes:
@@ -157,29 +159,37 @@ class SoftmaxScale(Widget):
         start = {"d": d, "scaled": bool(scaled), "t": 1, "draw": typical}
         self.check(start)
         at = WIDTHS.index(d)
-        raw, mild = (data[f"{w}_largest"][TEMPERATURES.index(1)][at] for w in ("raw", "scaled"))
+        raw, mild = (
+            data[f"{w}_largest"][TEMPERATURES.index(1)][at] for w in ("raw", "scaled")
+        )
         super().__init__(
             data=data,
             start=start,
             name=name,
             alt=(
-                f"Bars of 16 softmax weights at d_k = {d}, beside the mean largest weight "
+                f"Bars of 16 softmax weights at d_k = {d}, and the mean largest weight "
                 f"against d_k. Unscaled it climbs from 0.21 towards 1 "
                 f"({fmt(raw, 2)} here); divided by √d_k it stays near {fmt(mild, 2)}."
             ),
             caption=(
-                f"Random q and k with unit variance, 16 keys, {draws} draws. The bars are "
-                "one draw; the lines are means over all of them. Trained q and k need not "
-                "be independent, so this shows the tendency, not a trained model."
+                f"Random q and k with unit variance, 16 keys, {draws} draws. The bars "
+                "are one draw; the lines are means over all of them. Trained q and k "
+                "need not be independent, so this shows a tendency, no trained model."
             ),
             **kwargs,
         )
 
     def check(self, state: dict[str, Any]) -> dict[str, Any]:
         """Width, temperature and draw must be among those computed."""
-        for key, allowed in (("d", WIDTHS), ("t", TEMPERATURES), ("draw", range(SHOWN))):
+        for key, allowed in (
+            ("d", WIDTHS),
+            ("t", TEMPERATURES),
+            ("draw", range(SHOWN)),
+        ):
             if state[key] not in allowed:
-                raise ValueError(f"{key} must be one of {list(allowed)}, got {state[key]!r}")
+                raise ValueError(
+                    f"{key} must be one of {list(allowed)}, got {state[key]!r}"
+                )
         if not isinstance(state["scaled"], bool):
             raise ValueError(f"scaled must be True or False, got {state['scaled']!r}")
         return state
@@ -208,7 +218,9 @@ class SoftmaxScale(Widget):
         start = self.data["start"]
         at = WIDTHS.index(start["d"])
         shares = weights(
-            np.array(self.data["scores"][start["draw"]][at]), start["d"], start["scaled"]
+            np.array(self.data["scores"][start["draw"]][at]),
+            start["d"],
+            start["scaled"],
         )
         drawing = Drawing(690, 360, self.alt)
         _draw_bars(drawing, shares, start)
@@ -226,7 +238,9 @@ def _draw_bars(drawing: Drawing, shares: np.ndarray, start: dict[str, Any]) -> N
     """Left half of the frame."""
     x, y, width, height = 34, 40, 350, 270
     divisor = f" ⁄ √{start['d']}" if start["scaled"] else ""
-    drawing.text(x, 22, f"weights = softmax(q·k{divisor}),  d_k = {start['d']}", 16, weight=600)
+    drawing.text(
+        x, 22, f"weights = softmax(q·k{divisor}),  d_k = {start['d']}", 16, weight=600
+    )
     for tick in (0, 0.25, 0.5, 0.75, 1):
         level = y + height * (1 - tick)
         drawing.line(x, level, x + width, level)
@@ -249,7 +263,12 @@ def _draw_bars(drawing: Drawing, shares: np.ndarray, start: dict[str, Any]) -> N
 
 
 def _draw_curves(
-    drawing: Drawing, y: float, words: str, rows: list[list[float]], high: float, at: int
+    drawing: Drawing,
+    y: float,
+    words: str,
+    rows: list[list[float]],
+    high: float,
+    at: int,
 ) -> None:
     """One of the two plots of the right half."""
     x, width, height = 460, 200, 96
@@ -261,7 +280,9 @@ def _draw_curves(
     step = width / (len(WIDTHS) - 1)
     drawing.line(x + at * step, y - 6, x + at * step, y + height, "ink", 1.5, "3 3")
     for row, colour, dash in ((rows[0], "muted", "6 4"), (rows[1], "accent", "")):
-        points = [(x + i * step, y + height * (1 - v / high)) for i, v in enumerate(row)]
+        points = [
+            (x + i * step, y + height * (1 - v / high)) for i, v in enumerate(row)
+        ]
         drawing.path(points, colour, 2.5, dash)
         drawing.circle(*points[at], 5, colour)
         ends = [point[1] for point in points[-4:]]
@@ -271,4 +292,6 @@ def _draw_curves(
         name = "unscaled" if dash else "÷ √d_k"
         drawing.text(x + width - 8, level, name, 14, colour, "end", 600)
     for i in range(0, len(WIDTHS), 2):
-        drawing.text(x + i * step, y + height + 17, str(WIDTHS[i]), 13, "muted", "middle")
+        drawing.text(
+            x + i * step, y + height + 17, str(WIDTHS[i]), 13, "muted", "middle"
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How does Python draw a widget's first frame? With a few shapes and the book's colours.
+"""How does Python draw a widget's first frame? With shapes in the book's colours.
 
 Every colour is written twice: as a CSS variable, so that the frame follows the page
 into dark mode, and as a plain value for programs that know no variables.
@@ -30,10 +30,25 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
 
 # Seventeen stops of the cividis map (Nuñez, Anderton and Renslow 2018); straight lines
 # between them stay within 11/255 of it. `common.js` has the same list.
-CIVIDIS = (
-    "00224e 002e6a 1a386f 32436d 434e6c 535a6d 61656f 6f7073 7d7c78 "
-    "8b8778 9a9376 aaa073 bbad6d ccba64 ddc858 efd748 fee838"
-).split()
+CIVIDIS = [
+    "00224e",
+    "002e6a",
+    "1a386f",
+    "32436d",
+    "434e6c",
+    "535a6d",
+    "61656f",
+    "6f7073",
+    "7d7c78",
+    "8b8778",
+    "9a9376",
+    "aaa073",
+    "bbad6d",
+    "ccba64",
+    "ddc858",
+    "efd748",
+    "fee838",
+]
 
 
 def fmt(value: float, digits: int = 3) -> str:
@@ -71,7 +86,11 @@ def luminance(colour: str) -> float:
     """Relative luminance of #rrggbb (WCAG 2.2)."""
 
     def linear(channel: float) -> float:
-        return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+        return (
+            channel / 12.92
+            if channel <= 0.04045
+            else ((channel + 0.055) / 1.055) ** 2.4
+        )
 
     red, green, blue = (linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -193,7 +212,12 @@ class Drawing:
         )
 
     def circle(
-        self, x: float, y: float, r: float, fill: str | None = "ink", stroke: str | None = None
+        self,
+        x: float,
+        y: float,
+        r: float,
+        fill: str | None = "ink",
+        stroke: str | None = None,
     ) -> None:
         """A dot or, with fill "paper" and a stroke, a ring."""
         if fill is not None:
@@ -272,10 +296,25 @@ class Drawing:
             top = y + i * (height + gap)
             if rows:
                 self.text(
-                    x - 10, top + height / 2 + size * 0.35, rows[i], size, row_colour, "end", 600
+                    x - 10,
+                    top + height / 2 + size * 0.35,
+                    rows[i],
+                    size,
+                    row_colour,
+                    "end",
+                    600,
                 )
             for j, value in enumerate(row):
-                self.cell(x + j * (width + gap), top, width, height, value, digits, size, shade)
+                self.cell(
+                    x + j * (width + gap),
+                    top,
+                    width,
+                    height,
+                    value,
+                    digits,
+                    size,
+                    shade,
+                )
 
     def bars(
         self,
@@ -288,7 +327,7 @@ class Drawing:
         colour: str = "accent",
         gap: float = 3,
     ) -> None:
-        """Upright bars in the box whose top left corner is (x, y); `top` is full height."""
+        """Upright bars in the box with top left corner (x, y); `top` is full height."""
         step = width / len(values)
         for i, value in enumerate(values):
             tall = max(0.0, min(1.0, value / top)) * height
