@@ -271,3 +271,11 @@ def test_diagrams_obey_their_rules(path):
         "aria-label"
         in figures.diagram(path.stem, "a", "c")._repr_mimebundle_()["text/html"]
     )
+
+
+def test_coordinates_are_shortened_and_tick_labels_are_not():
+    fig, ax = figures.subplots(2, 2)
+    ax.set_yticks([0.0025, 0.0125], ["0.0025", "0.0125"])
+    svg = figures.finish(fig, "alt", "caption").svg
+    assert ">0.0025<" in svg and ">0.0125<" in svg
+    assert not re.search(r'[ "]\d+\.\d{3,}[ "]', svg)

@@ -114,7 +114,7 @@ def theme(svg: str) -> str:
         re.findall(r"#([\w.-]+)[\")]", svg)
     )  # of all the ids, few are referred to
     svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
-    svg = re.sub(r"(\d+\.\d{2})\d+", r"\1", svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d{2})\d+", r"\1", tag[0]), svg)
     return re.sub(r"\s*\n\s*", "\n", svg).strip()
 
 
