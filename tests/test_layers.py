@@ -12,7 +12,7 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src" / "deepdive"
 
 FLOORS = {
-    0: "configs device masks norms feedforward positions cache tokenizers data",
+    0: "configs device palette masks norms feedforward positions cache tokenizers data",
     1: "kernels moe recurrent objectives",
     2: "attention latent_attention blocks ablation decoding training",
     3: "models",

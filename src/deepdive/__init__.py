@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 _SUBMODULES = {
     "attention", "blocks", "checks", "configs", "device", "feedforward", "figures",
-    "kernels", "masks", "models", "norms", "positions", "pretrained", "show",
+    "kernels", "masks", "models", "norms", "palette", "positions", "pretrained", "show",
     "tokenizers", "trace", "widgets",
 }  # fmt: skip
 

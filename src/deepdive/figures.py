@@ -14,19 +14,16 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as MplFigure
 
-# One meaning each, in text, figures and widgets; the site defines the same variables.
-COLOURS = {
-    "q": "#0067a5",
-    "k": "#b34a00",
-    "v": "#00734f",
-    "ink": "#1f2328",
-    "muted": "#57606a",
-    "line": "#c9d1d9",
-    "paper": "#fefefe",
-    "soft": "#f4f6f8",
+from deepdive.palette import CIVIDIS, COLOURS, FONT, cividis, fmt, ink_on
+
+# White is left alone: it is the ink of dark cells, not the colour of the page.
+THEMED = {
+    name: COLOURS[name] for name in ("q", "k", "v", "ink", "muted", "line", "soft")
 }
+RAMP = LinearSegmentedColormap.from_list("dd-weights", [f"#{c}" for c in CIVIDIS])
 RC = {
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -54,9 +51,7 @@ RC = {
     "savefig.facecolor": "none",
     "figure.constrained_layout.use": True,
     "svg.fonttype": "none",  # text stays text: searchable, and in the page's own font
-    "image.cmap": "cividis",
 }
-FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ def theme(svg: str) -> str:
     svg = svg[svg.index("<svg ") :]
     svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r"font: ([^;\"']*?px)[^;\"]*", rf"font: \1 {FONT}", svg)
-    for name, colour in COLOURS.items():
+    for name, colour in THEMED.items():
         svg = svg.replace(f": {colour}", f": var(--dd-{name}, {colour})")
     used = set(
         re.findall(r"#([\w.-]+)[\")]", svg)
@@ -136,7 +131,7 @@ def heatmap(ax, weights, rows, columns, title: str = "", digits: int = 3) -> Non
             f"weights {weights.shape} do not fit {len(rows)} × {len(columns)} words; "
             f"give one head of one batch entry at a time"
         )
-    ax.pcolormesh(weights, cmap="cividis", vmin=0, vmax=1, edgecolors="none")
+    ax.pcolormesh(weights, cmap=RAMP, vmin=0, vmax=1, edgecolors="none")
     ax.invert_yaxis()
     ax.set_aspect("equal")
     ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
@@ -145,9 +140,8 @@ def heatmap(ax, weights, rows, columns, title: str = "", digits: int = 3) -> Non
     ax.spines[:].set_visible(False)
     ax.set(title=title, xlabel="key", ylabel="query")
     for (i, j), weight in np.ndenumerate(weights) if digits else ():
-        colour = "white" if weight < 0.47 else "black"  # contrast ≥ 4.5
-        text = f"{weight:.{digits}f}"
-        ax.text(j + 0.5, i + 0.5, text, color=colour, ha="center", va="center")
+        ink, text = ink_on(cividis(weight)), fmt(weight, digits)
+        ax.text(j + 0.5, i + 0.5, text, color=ink, ha="center", va="center")
 
 
 def diagram(name: str, alt: str, caption: str) -> Figure:

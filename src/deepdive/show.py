@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from IPython.display import Markdown
 
+from deepdive.palette import cividis, ink_on
+
 _SRC = Path(__file__).resolve().parent.parent
 _ROLES = {"", "q", "k", "v"}
 
@@ -131,13 +133,9 @@ def _html(cells, array, name, rows, columns, role, shade) -> str:
 
 
 def _shade(value: float) -> str:
-    """Background from cividis and black or white ink, whichever is readable on it."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    ink = "#fff" if value < 0.47 else "#000"  # contrast ≥ 4.5 on either side
-    colour = to_hex(colormaps["cividis"](min(max(value, 0.0), 1.0)))
-    return f' style="background:{colour};color:{ink}"'
+    """Background from the ramp and black or white ink, whichever is readable on it."""
+    ground = cividis(value)
+    return f' style="background:{ground};color:{ink_on(ground)}"'
 
 
 def _text(cells, name, rows, columns) -> str:

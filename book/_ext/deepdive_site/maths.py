@@ -8,8 +8,12 @@ KaTeX refuses is a warning with the name of its page, hence an error in our buil
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import shutil
+import subprocess
+from functools import cache
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,8 +26,19 @@ from sphinxcontrib import katex
 
 logger = logging.getLogger(__name__)
 
-# The defaults give up after five seconds, too short on a busy machine.
-PATIENCE = 60.0
+# One request a line, one answer a line. Node ends when its input ends, hence with us,
+# however we end; the server of sphinxcontrib-katex can outlive a build.
+_SERVER = """
+const katex = require(process.argv[1]);
+require("readline").createInterface({ input: process.stdin }).on("line", (line) => {
+  const { latex, options } = JSON.parse(line);
+  let answer;
+  try { answer = { html: katex.renderToString(latex, options) }; }
+  catch (error) { answer = { error: error.message }; }
+  process.stdout.write(JSON.stringify(answer) + "\\n");
+});
+"""
+_STRICT = {"throwOnError": True, "strict": "error"}
 
 
 def find_node() -> str:
@@ -47,21 +62,49 @@ def find_node() -> str:
     return found
 
 
-def set_up(app: Sphinx) -> None:
-    """Point the KaTeX extension at our Node and make its errors visible."""
-    node = find_node()
-    katex.NODEJS_BINARY = node
-    katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = PATIENCE
-    katex.KATEX_DEFAULT_OPTIONS = {"throwOnError": True, "strict": "error"}
-    original = getattr(katex.render_latex, "original", katex.render_latex)
+@cache
+def _renderer() -> subprocess.Popen[str]:
+    """Start the KaTeX that `sphinxcontrib-katex` brings; it serves the whole build."""
+    script = Path(katex.__file__).with_name("katex.min.js")
+    process = subprocess.Popen(
+        [find_node(), "-e", _SERVER, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    atexit.register(process.terminate)
+    return process
 
-    def render(latex: str, options: dict[str, Any] | None = None) -> str:
+
+def render(latex: str, display: bool = False) -> str:
+    """Return a formula as HTML with MathML beside it.
+
+    Raises:
+        ValueError: if KaTeX refuses the formula; the message says why.
+    """
+    process = _renderer()
+    request = {"latex": latex, "options": {**_STRICT, "displayMode": display}}
+    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        raise ExtensionError(f"Node ended with status {process.wait()}")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    return answer["html"]
+
+
+def set_up(app: Sphinx) -> None:
+    """Let the KaTeX extension draw with our renderer, and make its errors visible."""
+
+    def render_latex(latex: str, options: dict[str, Any] | None = None) -> str:
         try:
-            return original(latex, options)
-        except katex.KaTeXError as error:
+            return render(latex, bool((options or {}).get("displayMode")))
+        except ValueError as error:
             page = getattr(app.builder, "current_docname", None)
-            logger.warning("KaTeX: %s in %r", error, latex, location=page)
+            logger.warning("%s in %r", error, latex, location=page)
             return f"<code>{escape(latex)}</code>"
 
-    render.original = original  # type: ignore[attr-defined]
-    katex.render_latex = render
+    katex.render_latex = render_latex

@@ -285,7 +285,7 @@ def _draw_curves(
         ]
         drawing.path(points, colour, 2.5, dash)
         drawing.circle(*points[at], 5, colour)
-        ends = [point[1] for point in points[-4:]]
+        ends = [point[1] for point in points[-5:]]
         up = row[-1] > sum(r[-1] for r in rows) / 2
         below = max(ends) + 18
         level = min(ends) - 8 if up or below > y + height - 3 else below

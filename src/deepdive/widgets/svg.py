@@ -8,98 +8,10 @@ into dark mode, and as a plain value for programs that know no variables.
 from __future__ import annotations
 
 import html
-import math
 import re
 from collections.abc import Sequence
-from decimal import ROUND_HALF_UP, Decimal
 
-COLOURS = {
-    "q": "#0067a5",
-    "k": "#b34a00",
-    "v": "#00734f",
-    "ink": "#1f2328",
-    "muted": "#57606a",
-    "line": "#c9d1d9",
-    "paper": "#ffffff",
-    "soft": "#f4f6f8",
-    "accent": "#0067a5",
-    "focus": "#0067a5",
-}
-
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
-
-# Seventeen stops of the cividis map (Nuñez, Anderton and Renslow 2018); straight lines
-# between them stay within 11/255 of it. `common.js` has the same list.
-CIVIDIS = [
-    "00224e",
-    "002e6a",
-    "1a386f",
-    "32436d",
-    "434e6c",
-    "535a6d",
-    "61656f",
-    "6f7073",
-    "7d7c78",
-    "8b8778",
-    "9a9376",
-    "aaa073",
-    "bbad6d",
-    "ccba64",
-    "ddc858",
-    "efd748",
-    "fee838",
-]
-
-
-def fmt(value: float, digits: int = 3) -> str:
-    """Write a number as the page does: true minus sign, never "−0.000".
-
-    >>> fmt(-0.0001), fmt(-1.25, 1), fmt(float("-inf"))
-    ('0.000', '−1.3', '−∞')
-    """
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    step = Decimal(1).scaleb(-digits)
-    text = str(abs(Decimal(value)).quantize(step, rounding=ROUND_HALF_UP))
-    return ("−" if value < 0 and float(text) != 0 else "") + text
-
-
-def cividis(x: float) -> str:
-    """Colour of a weight between 0 and 1, as #rrggbb."""
-    place = min(max(float(x), 0.0), 1.0) * (len(CIVIDIS) - 1)
-    low = min(int(place), len(CIVIDIS) - 2)
-    part = place - low
-    mixed = (
-        math.floor(
-            int(CIVIDIS[low][i : i + 2], 16) * (1 - part)
-            + int(CIVIDIS[low + 1][i : i + 2], 16) * part
-            + 0.5
-        )
-        for i in (0, 2, 4)
-    )
-    return "#" + "".join(f"{channel:02x}" for channel in mixed)
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of #rrggbb (WCAG 2.2)."""
-
-    def linear(channel: float) -> float:
-        return (
-            channel / 12.92
-            if channel <= 0.04045
-            else ((channel + 0.055) / 1.055) ** 2.4
-        )
-
-    red, green, blue = (linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on the colour (always ≥ 4.5:1)."""
-    light = luminance(colour)
-    return "#000000" if (light + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
+from deepdive.palette import COLOURS, FONT, cividis, fmt, ink_on
 
 
 def _paint(prop: str, colour: str | None) -> str:
