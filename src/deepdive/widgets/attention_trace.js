@@ -559,6 +559,8 @@ function editor(s, data) {
   const entry = (i, j, where) => {
     const field = h("input", { type: "number", class: "dd-box", step: "0.1", "aria-label": where });
     field.addEventListener("change", () => change(field, i, j, where));
+    // JupyterLab keeps Enter to itself, so "change" would wait until the field is left.
+    field.addEventListener("keydown", (e) => e.key === "Enter" && change(field, i, j, where));
     fields.push({ field, i, j });
     return h("td", {}, field);
   };
