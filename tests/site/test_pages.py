@@ -199,8 +199,10 @@ def test_search_finds_a_word_and_its_section(visit, site, address, scheme):
     assert "softmax" in text
     assert "weight" in text
     assert results.first.locator("mark").count() > 0
+    target = results.first.locator("a").get_attribute("href")
     results.first.locator("a").click()
-    assert page.locator("h1").is_visible()
+    page.wait_for_url("**/" + target.removeprefix("./"))
+    page.locator("h1").wait_for()
     assert not seen.failed
     assert not seen.said
 
