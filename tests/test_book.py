@@ -52,7 +52,9 @@ class Chapter:
 
     def __init__(self, notebook: nbformat.NotebookNode, name: str) -> None:
         self.notebook, self.name = notebook, name
-        self.cells = [piece for cell in notebook.cells for piece in split(cell)]
+        # The teacher's notes follow the chapter; its rules are for what learners read.
+        learners = [c for c in notebook.cells if "instructor" not in tags(c)]
+        self.cells = [piece for cell in learners for piece in split(cell)]
         self.factor = ROOMY.get(name[:2], 1.0)
 
     @classmethod

@@ -46,11 +46,13 @@ def test_enough_hints_all_different(name):
 e = math.e
 Z = 1 + e + e**0.5
 STUDENTS = [
-    ("new_query", e / Z, "become 0, 1, 0.5"),
-    ("new_query", e**2 / (1 + e**2 + e), "not divided"),
-    ("new_query", e**0.5 / (1 + e**0.5 + e**0.25), "not by 4"),
-    ("new_query", e**0.5 / Z, "weight of mice"),
-    ("new_query", 1 / Z, "weight of cats"),
+    ("new_query", (0.5 + e + 0.5 * e**0.5) / Z, "0.186, 0.506, 0.307"),
+    ("new_query", (0.5 + e**2 + 0.5 * e) / (1 + e**2 + e), "not divided"),
+    ("new_query", e / Z, "weight of chase"),
+    ("new_query", (1 + 0.6 * e + e**0.5) / Z, "keys were mixed"),
+    ("new_query", (1 + e**0.5) / Z, "rows of X"),
+    ("new_query", 1.25, "softmax comes first"),
+    ("new_query", (0.5 + e + 0.5 * e**0.5) / Z + 0.004, "close"),
     ("shifted_keys", e / (2 * e + e**0.5), "sees differences only"),
     ("shifted_keys", e**2 / (2 * e**2 + e), "division by √d_k = 2 is missing"),
     ("shifted_keys", e**2 / (e**2 + e**0.5 + e), "all three keys"),
@@ -64,7 +66,19 @@ STUDENTS = [
     ("t5_parameters", 50_331_648, "W_O counts too"),
     ("t5_parameters", 16_777_216, "one matrix"),
     ("t5_parameters", 524_288, "one head"),
+    ("four_heads", 0.2119416, "head 4"),
     ("attention", lambda Q, K, V: (Q @ K.T).softmax(1) @ V, "not divided"),
+    ("attention", lambda Q, K, V: (Q @ K.T / 2).softmax(1) @ V, "width of 4 only"),
+    (
+        "attention",
+        lambda Q, K, V: Q @ K.T / Q.shape[1] ** 0.5 @ V,
+        "softmax comes first",
+    ),
+    (
+        "attention",
+        lambda Q, K, V: (Q @ K.T / Q.shape[0] ** 0.5).softmax(1) @ V,
+        "number of queries",
+    ),
     (
         "attention",
         lambda Q, K, V: (Q @ K.T / Q.shape[1]).softmax(1) @ V,
@@ -184,10 +198,10 @@ def test_functions_that_do_not_answer(name, answer, part):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_near_miss_is_told_how_far_off(name):
+def test_a_miss_shows_the_first_row(name):
     right = FUNCTIONS[name].right
     verdict = FUNCTIONS[name](lambda *a: right(*a) + 0.25)
-    assert not verdict and "off by up to 0.25" in verdict.message
+    assert not verdict and "yours is (" in verdict.message
     assert not FUNCTIONS[name](lambda *a: right(*a) * math.nan)
 
 

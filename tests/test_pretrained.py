@@ -43,7 +43,7 @@ def hugging_face(folder, dtype=torch.float32):
 
 
 @torch.no_grad()
-def everything(model, ids, keep, segments):
+def everything(model, ids, segments, keep):
     """Hidden states after the embeddings and each block, weights, pooled output."""
     hidden, hooks = [], []
     for part in (model.embeddings, *model.blocks):
@@ -57,9 +57,9 @@ def everything(model, ids, keep, segments):
 
 
 @torch.no_grad()
-def compare(model, theirs, ids, keep, segments) -> dict[str, float]:
+def compare(model, theirs, ids, segments, keep) -> dict[str, float]:
     """The largest difference of each kind, at the kept positions."""
-    hidden, weights, pooled = everything(model, ids, keep, segments)
+    hidden, weights, pooled = everything(model, ids, segments, keep)
     out = theirs(
         ids, attention_mask=keep.long(), token_type_ids=segments,
         output_hidden_states=True, output_attentions=True,
@@ -111,7 +111,7 @@ def test_minilm_cuts_words_as_its_authors_tokenizer_does(minilm):
     for text in TEXTS:
         assert tokenizer.encode(text).ids[0].tolist() == theirs(text)["input_ids"]
     pair = ("cats chase mice", "mice flee")
-    ids, _, segments = tokenizer.encode(pair)
+    ids, segments, _ = tokenizer.encode(pair)
     assert ids[0].tolist() == theirs(*pair)["input_ids"]
     assert segments[0].tolist() == theirs(*pair)["token_type_ids"]
     assert tokenizer.tokens("unaffable tokenization")[1:-1] == [
@@ -176,7 +176,7 @@ def test_a_random_bert_equals_transformers_in_float64(tmp_path, seed):
     segments = torch.randint(2, (3, 9), generator=generator)
     keep = torch.arange(9) < torch.tensor([[9], [4], [1]])
     theirs = hugging_face(folder, torch.float64)
-    far = compare(load_bert(folder, torch.float64), theirs, ids, keep, segments)
+    far = compare(load_bert(folder, torch.float64), theirs, ids, segments, keep)
     assert max(far.values()) <= 1e-9, far
 
 

@@ -279,3 +279,8 @@ def test_coordinates_are_shortened_and_tick_labels_are_not():
     svg = figures.finish(fig, "alt", "caption").svg
     assert ">0.0025<" in svg and ">0.0125<" in svg
     assert not re.search(r'[ "]\d+\.\d{3,}[ "]', svg)
+
+
+def test_a_figure_styles_nothing_but_itself():
+    fig, _ = figures.subplots(2, 2)
+    assert "<style" not in figures.finish(fig, "alt", "caption").svg

@@ -41,7 +41,7 @@ def test_neither_the_files_padding_nor_its_cut_survives(folder):
 
 
 def test_a_batch_is_padded_to_its_longest_text(folder):
-    ids, keep, segments = load_tokenizer(folder).encode(["cats", "cats chase mouses"])
+    ids, segments, keep = load_tokenizer(folder).encode(["cats", "cats chase mouses"])
     assert ids.tolist() == [[2, 4, 3, 0, 0, 0], [2, 4, 5, 7, 8, 3]]
     assert keep.tolist() == [[True] * 3 + [False] * 3, [True] * 6]
     assert segments.sum() == 0

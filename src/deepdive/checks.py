@@ -79,6 +79,8 @@ class Check:
         for wrong in self.wrong:
             if abs(number - wrong.answer) <= self.tolerance:
                 return Verdict(False, wrong.hint)
+        if abs(number - self.right) <= 0.01 * abs(self.right):
+            return Verdict(False, "close. Carry three decimals through to the end.")
         return Verdict(
             False, f"{number:g} is not it. Write down each step and compare."
         )
@@ -92,7 +94,7 @@ class Check:
             if got is None or got is Ellipsis:
                 return Verdict(False, "the function returns nothing yet.")
             if isinstance(got, Exception):
-                return Verdict(False, f"it stops with {type(got).__name__}: {got}")
+                return Verdict(False, _stopped(got, case))
             if not _same(got, expected):
                 return self._hint(answer, expected, got)
         return Verdict(True, self.praise)
@@ -108,10 +110,28 @@ class Check:
             return Verdict(
                 False, f"expected shape {tuple(expected.shape)}, got {shape}."
             )
-        off = float((got - expected).abs().max())
         return Verdict(
-            False, f"the shape is right, the numbers are off by up to {off:.3g}."
+            False,
+            f"the shape is right, the numbers are not. Compare the first row: yours is "
+            f"{_row(got)}, it should be {_row(expected)}.",
         )
+
+
+def _row(x: Tensor) -> str:
+    """The first row of a tensor, to three decimals."""
+    return (
+        "(" + ", ".join(f"{float(v):.3f}" for v in x.reshape(-1, x.shape[-1])[0]) + ")"
+    )
+
+
+def _stopped(error: Exception, case: tuple) -> str:
+    """What the function stopped with, in one line, and what it was given."""
+    first_line = str(error).strip().split("\n")[0]
+    given = [tuple(x.shape) if isinstance(x, Tensor) else x for x in case]
+    return (
+        f"it stops with {type(error).__name__}: {first_line} "
+        f"It was given {', '.join(map(str, given))}."
+    )
 
 
 def _call(function: Callable, case: tuple):
@@ -153,16 +173,36 @@ def _weight(scores: Tensor, key: int) -> float:
     return float(scores.softmax(0)[key])
 
 
+_V = trace.attention()["V"]
+
+
+def _mix(scores: Tensor, values: Tensor = _V) -> float:
+    """First entry of the output for these scores."""
+    return float(scores.softmax(0) @ values[:, 0])
+
+
 new_query = Check(
-    right=_weight(_SCORES / 2, 1),
-    praise="scores 0, 2, 1 become 0, 1, 0.5; then e¹ / (e⁰ + e¹ + e⁰·⁵).",
+    right=_mix(_SCORES / 2),
+    praise="weights 0.186, 0.506, 0.307 on the values 0.5, 1 and 0.5.",
     wrong=[
-        Wrong(_weight(_SCORES, 1), "the scores were not divided by √d_k = 2."),
-        Wrong(_weight(_SCORES / 4, 1), "divide by the square root of 4, not by 4."),
-        Wrong(1.0, "that is the scaled score. The softmax is still to come."),
-        Wrong(2.0, "that is the raw score. Scale it, then take the softmax."),
-        Wrong(_weight(_SCORES / 2, 2), "that is the weight of mice. Chase is asked."),
-        Wrong(_weight(_SCORES / 2, 0), "that is the weight of cats. Chase is asked."),
+        Wrong(_mix(_SCORES), "the scores were not divided by √d_k = 2."),
+        Wrong(_mix(_SCORES / 4), "divide by the square root of 4, not by 4."),
+        Wrong(
+            _weight(_SCORES / 2, 1),
+            "that is the weight of chase. Use all three weights to mix the values.",
+        ),
+        Wrong(
+            _mix(_SCORES / 2, _K),
+            "the keys were mixed. Keys are compared with; the values are mixed.",
+        ),
+        Wrong(
+            _mix(_SCORES / 2, trace.CATS.X),
+            "the rows of X were mixed. The values V are what is mixed.",
+        ),
+        Wrong(
+            float(_SCORES / 2 @ _V[:, 0]),
+            "the scores were used as weights. The softmax comes first.",
+        ),
     ],
 )
 
@@ -215,6 +255,28 @@ attention = Check(
             _scaled(-0.5, mix_keys=True),
             "the keys are mixed. Keys are compared with; the values are what is mixed.",
         ),
+        Wrong(
+            lambda Q, K, V: (Q @ K.T / len(Q) ** 0.5).softmax(-1) @ V,
+            "the divisor is the root of the number of queries. It is the width's root.",
+        ),
+        Wrong(
+            lambda Q, K, V: (Q @ K.T / len(K) ** 0.5).softmax(-1) @ V,
+            "the divisor is the root of the number of keys. It is the width's root.",
+        ),
+        Wrong(
+            lambda Q, K, V: (Q @ K.T / 2).softmax(-1) @ V,
+            "√d_k is 2 for a width of 4 only. Take the width from the matrices.",
+        ),
+        Wrong(
+            lambda Q, K, V: (
+                (Q @ K.T / Q.shape[-1] ** 0.5).flatten().softmax(0).view(len(Q), -1) @ V
+            ),
+            "one softmax over the whole table. Each row needs its own: dim=-1.",
+        ),
+        Wrong(
+            lambda Q, K, V: Q @ K.T / Q.shape[-1] ** 0.5 @ V,
+            "the scores mix the values. The softmax comes first.",
+        ),
     ],
 )
 
@@ -231,12 +293,16 @@ def _blocked(where: Callable[[Tensor], Tensor]) -> Callable:
 
 causal_weights = Check(
     right=_blocked(lambda allowed: ~allowed),
-    praise="blocked before the softmax, so that each row still sums to 1.",
+    praise="each row sums to 1 and sees no future.",
     cases=[_random((3, 3)), _random((5, 5))],
     wrong=[
         Wrong(
             lambda s: s.softmax(-1).tril(),
             "blocking after the softmax leaves rows that sum to less than 1.",
+        ),
+        Wrong(
+            lambda s: s.masked_fill(~Causal().tensor(*s.shape), -torch.inf),
+            "the future is blocked. The softmax is still to come.",
         ),
         Wrong(
             lambda s: s.tril().softmax(-1),
@@ -276,6 +342,10 @@ four_heads = Check(
         ),
         Wrong(1.0, "that is the score. The softmax is still to come."),
         Wrong(_weight(_HEAD3, 0), "that is the weight of cats. Mice is asked."),
+        Wrong(
+            _weight(_CATS["Q"][0, 3] * _CATS["K"][:, 3], 2),
+            "that is head 4. Heads are counted from 1 in the text: head 3 is column 2.",
+        ),
     ],
 )
 

@@ -19,13 +19,13 @@ class Encoded(NamedTuple):
     """A padded batch: what `Bert.forward` takes, in the same order.
 
     Shapes:
-        ids (B, T) int64, keep (B, T) bool (True = a real token, False = padding),
-        segments (B, T) int64 (0 = first text, 1 = second text of a pair)
+        ids (B, T) int64, segments (B, T) int64 (0 = first text, 1 = second text of a
+        pair), keep (B, T) bool (True = a real token, False = padding)
     """
 
     ids: torch.Tensor
-    keep: torch.Tensor
     segments: torch.Tensor
+    keep: torch.Tensor
 
 
 class Tokenizer:
@@ -62,7 +62,7 @@ class Tokenizer:
             text: a string, a pair of strings (two segments), or a list of these.
 
         Shapes:
-            → ids, keep, segments, each (B, T); T is the longest text's length
+            → ids, segments, keep, each (B, T); T is the longest text's length
 
         Raises:
             TypeError: an item is not text.
@@ -80,7 +80,7 @@ class Tokenizer:
             ids[b, :n] = torch.tensor(row.ids, dtype=torch.long)
             segments[b, :n] = torch.tensor(row.type_ids, dtype=torch.long)
             keep[b, :n] = True
-        return Encoded(ids, keep, segments)
+        return Encoded(ids, segments, keep)
 
     def tokens(self, text: Text) -> list[str]:
         """The pieces of one text as strings, special tokens included."""

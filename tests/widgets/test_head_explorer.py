@@ -136,13 +136,13 @@ def test_patterns_are_counted_by_hand(maps):
 
 def test_value_lengths_are_those_of_v(real, maps):
     model, tokenizer = real
-    ids, keep, segments = tokenizer.encode(list(SENTENCES))
+    batch = tokenizer.encode(list(SENTENCES))
     seen = []
     hook = model.blocks[2].attention.v_proj.register_forward_hook(
         lambda m, a, out: seen.append(out)
     )
     with torch.no_grad():
-        model(ids, segments, keep)
+        model(*batch)
     hook.remove()
     lengths = seen[0].unflatten(-1, (12, 32)).norm(dim=-1)  # (B, T, H)
     words = [

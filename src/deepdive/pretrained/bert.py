@@ -209,7 +209,7 @@ def sentence_embedding(
 
     Taught in: book/03_multi_head.ipynb
     """
-    ids, keep, segments = (t.to(_device(model)) for t in tokenizer.encode(sentences))
+    ids, segments, keep = (t.to(_device(model)) for t in tokenizer.encode(sentences))
     return pool(model(ids, segments, keep), keep)
 
 

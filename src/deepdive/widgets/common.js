@@ -152,6 +152,7 @@ function toHash(name, changed) {
 
 // store(model, defaults, clean): the one state object of a widget.
 //   get() → the whole state · set({key: value}) · subscribe(f) → stop · reset() · link()
+//   reread(): the model's state once more, for when new data allow more states
 // Python's first state (data.start) wins over `defaults`; keys that aren't in it, and
 // values of another type, are ignored; clean(state) may then clamp what is left. On the
 // static page the address remembers the state, unless { hash: false } is passed.
@@ -198,6 +199,8 @@ export function store(model, defaults = {}, clean = (state) => state, { hash = t
     writeHash();
   };
   const onModel = () => { if (adopt(merged(model.get("state")))) writeHash(); };
+  // What Python asked for may have been clamped because its data came later: ask again.
+  const reread = () => onModel();
   const onHash = () => {
     const asked = fromHash(name);
     if (asked) commit(merged(asked));
@@ -208,6 +211,7 @@ export function store(model, defaults = {}, clean = (state) => state, { hash = t
     get: () => state,
     set: (patch) => commit(merged(state, patch)),
     reset: () => commit(merged()),
+    reread,
     subscribe(f) { listeners.add(f); return () => listeners.delete(f); },
     linked,
     link: () => location.href.split("#")[0] +
@@ -392,17 +396,19 @@ async function copyText(text) {
   }
 }
 
-// Lays a widget out in `el`: figure, summary, at most two controls, the rest under
-// More, then Reset, Copy link (static page) and the table view.
+// Lays a widget out in `el`: at most two controls, the figure below them, summary, the
+// rest of the controls under More, then Reset, Copy link (static page) and the table view.
 //   figure: a node · controls, more: nodes or things with .el
+//   top: a node before the controls, such as a stepper · below: less used controls
 //   summary(): one line, read aloud half a second after the last change
 //   table(): a node, or a list of nodes (matrixTable), built when asked for
-//   actions: further buttons, before Reset
+//   paper(): what of it is printed; the first table unless given
+//   bar: a row of buttons in the figure that takes in Reset and the others
 // It follows the store by itself; call refresh() after a change of data.
 // Returns { root, refresh(), announce(text), destroy() }.
 export function shell(el, {
-  model, store: s, title, figure, controls = [], more = [], actions = [], summary = null,
-  table = null,
+  model, store: s, title, figure, top = null, controls = [], below = [], more = [],
+  summary = null, table = null, paper = () => [table()].flat()[0], bar = null,
 }) {
   const node = (c) => c?.el ?? c;
   const line = h("p", { class: "dd-summary", "aria-hidden": true });
@@ -438,8 +444,15 @@ export function shell(el, {
     link.textContent = "Copied";
     setTimeout(() => { link.textContent = "Copy link"; }, 1500);
   });
-  const beforePrint = () => { if (table) fill(); };
+  // Paper gets the picture as it stands and one compact table.
+  const paperBox = h("div", { class: "dd-paper" });
+  const beforePrint = () => { if (table) paperBox.replaceChildren(...[paper()].flat()); };
+  const afterPrint = () => paperBox.replaceChildren();
   globalThis.addEventListener("beforeprint", beforePrint);
+  globalThis.addEventListener("afterprint", afterPrint);
+  const buttons = bar ?? h("div", { class: "dd-buttons" });
+  buttons.append(...[reset, link, showTable].filter(Boolean));
+  const row = (list) => list.length > 0 && h("div", { class: "dd-controls" }, list.map(node));
 
   const caption = model.get("caption"); // hidden by CSS where a figcaption says it
   const root = h("div", {
@@ -449,13 +462,12 @@ export function shell(el, {
     onFocusin: (e) => !model.static && e.target.setAttribute("data-lm-suppress-shortcuts", "true"),
   },
     h("p", { class: "dd-title" }, rich(title)),
+    top, row(controls),
     h("div", { class: "dd-picture" }, node(figure)),
-    summary && line, live,
-    controls.length > 0 && h("div", { class: "dd-controls" }, controls.map(node)),
-    more.length > 0 && h("details", { class: "dd-more" }, h("summary", {}, "More"),
-      h("div", { class: "dd-controls" }, more.map(node))),
-    h("div", { class: "dd-buttons" }, actions.map(node), reset, link, showTable),
-    table && tableBox,
+    summary && line, live, row(below),
+    more.length > 0 && h("details", { class: "dd-more" }, h("summary", {}, "More"), row(more)),
+    !bar && buttons,
+    table && tableBox, paperBox,
     caption && h("p", { class: "dd-caption" }, caption));
   el.replaceChildren(root);
   const stop = s?.subscribe(refresh);
@@ -466,6 +478,7 @@ export function shell(el, {
       clearTimeout(timer);
       stop?.();
       globalThis.removeEventListener("beforeprint", beforePrint);
+      globalThis.removeEventListener("afterprint", afterPrint);
       s?.destroy();
     },
   };
