@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from compare import close
 from torch import nn
 
 from deepdive.attention import MultiHeadAttention, merge_heads, record, split_heads
@@ -18,11 +19,6 @@ KEEP = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]]).bool()
 def draw(seed, *shape):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def close(a, b, tolerance=1e-12):
-    assert a.shape == b.shape
-    assert torch.allclose(a, b, rtol=0, atol=tolerance), (a - b).abs().max()
 
 
 def twins(seed=0, bias=True, kernel=fused):
@@ -146,6 +142,23 @@ def test_recording_changes_no_output_and_gives_the_kernels_back():
     assert layer.kernel is fused
     close(seen[""].sum(-1), torch.ones(B, H, T).double())
     assert (seen[""].triu(1) == 0).all() and not seen[""].requires_grad
+
+
+@pytest.mark.parametrize("kernel", [equation, fused])
+@pytest.mark.parametrize(
+    "options", [{}, {"n_kv_heads": 1}, {"n_kv_heads": 2, "head_dim": 5}, {"scale": 1.0}]
+)
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_is_recorded_makes_the_same_output(kernel, options, biased):
+    torch.manual_seed(1)
+    layer = MultiHeadAttention(16, 4, kernel=kernel, **options).double()
+    x, bias = draw(13, B, T, 16), draw(14, 4, T, T) if biased else None
+    before = layer(x, mask=Causal(), bias=bias)
+    with record(layer) as seen:
+        close(layer(x, mask=Causal(), bias=bias), before)
+    v = split_heads(layer.v_proj(x), layer.n_kv_heads)
+    v = v.repeat_interleave(4 // layer.n_kv_heads, dim=1)
+    close(layer.o_proj(merge_heads(seen[""] @ v)), before, what="from the weights seen")
 
 
 def test_kernels_come_back_after_an_error():

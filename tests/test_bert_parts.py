@@ -4,11 +4,16 @@
 import dataclasses
 import subprocess
 import sys
+from collections import Counter as Counts
 
 import pytest
 import torch
+from compare import close
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from deepdive.attention import record
 from deepdive.configs import BERT_BASE, BERT_LARGE, MINILM_L6, BertConfig
+from deepdive.masks import Everyone
 from deepdive.models.bert import Bert
 
 TINY = BertConfig(40, d_model=12, n_layers=2, n_heads=3, d_ff=16, max_seq_len=8)
@@ -20,11 +25,6 @@ SEGMENTS = torch.tensor([[0, 0, 1, 1]])
 def model(request):
     torch.manual_seed(request.param)
     return Bert(TINY).double().eval()
-
-
-def close(a, b, tolerance=1e-12):
-    assert a.shape == b.shape
-    assert torch.allclose(a, b, rtol=0, atol=tolerance), (a - b).abs().max()
 
 
 def test_a_padded_sentence_reads_as_if_alone(model):
@@ -82,6 +82,53 @@ def test_pooled_reads_the_first_position_only(model):
 
 def test_int32_ids_are_ids(model):
     close(model(TOKENS.int(), SEGMENTS.int()), model(TOKENS, SEGMENTS))
+
+
+class Counter(TorchDispatchMode):
+    """Counts what is asked of the device, by the operation's name."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = Counts()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("segments", [None, SEGMENTS], ids=["tokens", "segments"])
+@pytest.mark.parametrize("keep", [None, TOKENS > 0], ids=["all", "padding"])
+def test_ids_are_read_back_once_and_nothing_else_is(model, segments, keep):
+    """Every number that Python asks for makes a GPU wait."""
+    with torch.no_grad(), Counter() as asked:
+        model(TOKENS, segments, keep)
+    assert asked.count["aminmax"] == (1 if segments is None else 2)
+    assert asked.count["_local_scalar_dense"] == 0
+
+
+def test_a_model_without_numbers_can_be_run():
+    with torch.device("meta"):
+        model, ids = Bert(TINY), torch.empty(2, 5, dtype=torch.long)
+        out = model(ids, ids, torch.empty(2, 5, dtype=torch.bool))
+    assert out.is_meta and out.shape == (2, 5, 12)
+
+
+def test_the_mask_is_made_once_for_all_layers(model, monkeypatch):
+    made, tensor = [], Everyone.tensor
+    monkeypatch.setattr(
+        Everyone, "tensor", lambda *a, **k: made.append(a) or tensor(*a, **k)
+    )
+    model(TOKENS, keep=TOKENS > 0)
+    assert len(made) == 1
+    model(TOKENS)
+    assert len(made) == 1, "no padding, no mask"
+
+
+def test_nothing_is_masked_where_nothing_is_padded(model):
+    with record(model) as seen:
+        model(TOKENS)
+    for weights in seen.values():
+        assert (weights > 0).all()
 
 
 @pytest.mark.parametrize(

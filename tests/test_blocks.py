@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from compare import close
 from torch import nn
 
 from deepdive.attention import MultiHeadAttention
@@ -10,7 +11,7 @@ from deepdive.blocks import Block, post_norm, pre_norm
 from deepdive.feedforward import FeedForward
 from deepdive.masks import Everyone
 from deepdive.norms import RMSNorm
-from deepdive.positions import LearnedPositions, default_positions
+from deepdive.positions import LearnedPositions
 
 D_MODEL, H, D_FF, B, T = 12, 3, 20, 2, 5
 KEEP = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
@@ -19,11 +20,6 @@ KEEP = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
 def draw(seed, *shape):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def close(a, b, tolerance=1e-12):
-    assert a.shape == b.shape
-    assert torch.allclose(a, b, rtol=0, atol=tolerance), (a - b).abs().max()
 
 
 def twins(seed, residual, activation):
@@ -119,6 +115,19 @@ def test_bias_reaches_the_attention(residual):
     close(ours(x, bias=hide), ours(x, mask=KEEP[0].expand(T, T)))
 
 
+@ORDERS
+def test_what_a_block_does_not_know_goes_to_the_attention(residual):
+    """A new kind of attention may ask for more than a mask."""
+
+    class Repeat(nn.Module):
+        def forward(self, x, times, *, plus=0.0):
+            return x * times + plus
+
+    block = Block(Repeat(), nn.Identity(), nn.Identity(), nn.Identity(), residual)
+    x = draw(11, B, T, D_MODEL)
+    close(block(x, times=3, plus=1.0), 2 * (x + 3 * x + 1.0))
+
+
 # ── Norms, feed-forward, positions ───────────────────────────────────────────────────
 
 
@@ -160,13 +169,11 @@ def test_learned_positions_are_rows_of_a_table():
 
 @pytest.mark.parametrize("position", [6, 60, -1])
 def test_learned_positions_end_where_the_table_ends(position):
-    with pytest.raises(ValueError, match=f"{position}.*table of 6"):
+    with pytest.raises(ValueError, match=f"0 … 5, got .*{position}"):
         LearnedPositions(6, 4)(torch.tensor([min(0, position), max(0, position)]))
 
 
-def test_positions_count_from_the_first_word():
-    tokens = torch.zeros(3, 5).long()
-    keep = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
-    assert default_positions(tokens)[1].tolist() == [0, 1, 2, 3, 4]
-    left, right, full = default_positions(tokens, keep).tolist()
-    assert left == [0, 0, 0, 1, 2] and right[:3] == [0, 1, 2] and full == [*range(5)]
+def test_the_first_positions_are_the_first_rows():
+    table = LearnedPositions(6, 4)
+    for T in (0, 1, 6):
+        assert torch.equal(table.first(T), table(torch.arange(T)))

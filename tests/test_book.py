@@ -666,6 +666,32 @@ def _(chapter: Chapter) -> None:
         cell.metadata["tags"] = sorted(tags(cell) - {"quiz"})
 
 
+@rule
+def folded_in_the_lab(chapter: Chapter) -> list[str]:
+    """JupyterLab knows nothing of our tags: it folds solutions by their metadata."""
+    return [
+        f"“jupyter.{key}” isn't true in: {cell.source[:50]}"
+        for cell in chapter.code
+        if "solution" in tags(cell)
+        for key in ("source_hidden", "outputs_hidden")
+        if cell.metadata.get("jupyter", {}).get(key) is not True
+    ]
+
+
+@plant("folded_in_the_lab")
+def _(chapter: Chapter) -> None:
+    for cell in chapter.code:
+        if "solution" in tags(cell):
+            cell.metadata.pop("jupyter")
+
+
+@plant("folded_in_the_lab")
+def _(chapter: Chapter) -> None:
+    for cell in chapter.code:
+        if "solution" in tags(cell):
+            cell.metadata["jupyter"]["outputs_hidden"] = False
+
+
 # --- tests ------------------------------------------------------------------------
 
 

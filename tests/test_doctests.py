@@ -24,6 +24,11 @@ def test_examples(name):
     assert result.attempted or name not in WITH_EXAMPLES
 
 
+def test_every_part_of_the_package_can_be_reached():
+    parts = {module.name for module in pkgutil.iter_modules(deepdive.__path__)}
+    assert parts - {"__main__"} == deepdive._SUBMODULES
+
+
 def test_submodules_load_on_first_use():
     assert set(MODULES) >= WITH_EXAMPLES
     for name in dir(deepdive):

@@ -3,12 +3,14 @@
 
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 import torch
+from compare import close
 
 from deepdive import trace
 from deepdive.masks import Causal
@@ -19,10 +21,7 @@ ONE, TWO = trace.attention(), trace.attention(n_heads=2)
 DAILY = trace.attention(CATS_DAILY, mask=Causal())
 
 
-def close(got, expected, tolerance=1e-6):
-    got, expected = torch.as_tensor(got), torch.tensor(expected, dtype=torch.float64)
-    assert got.shape == expected.shape
-    assert torch.allclose(got, expected, rtol=0, atol=tolerance)
+PRINTED = 1e-6  # the stored numbers are rounded to this
 
 
 def exact(rows):
@@ -73,31 +72,33 @@ def test_the_inputs_are_the_stored_ones():
 
 @pytest.mark.parametrize("name", ["Q", "K", "V", "output"])
 def test_one_head(name):
-    close(ONE[name], GOLDEN["single_head"][name])
+    close(ONE[name], GOLDEN["single_head"][name], PRINTED, name)
 
 
 @pytest.mark.parametrize("head", HALVES)
 @pytest.mark.parametrize("name", ["raw_scores", "scaled_scores", "weights"])
 def test_scores_and_weights(head, name):
-    close(TRACED[head][name], STORED[head][name])
+    what = f"{name} of {head}"
+    close(TRACED[head][name], STORED[head][name], PRINTED, what)
 
 
 @pytest.mark.parametrize("name", ["concat", "output"])
 def test_two_heads_joined(name):
-    close(TWO[name], GOLDEN["two_heads"][name])
+    close(TWO[name], GOLDEN["two_heads"][name], PRINTED, f"{name} of two heads")
 
 
 @pytest.mark.parametrize("head", [0, 1])
 def test_two_heads_apart(head):
-    close(TWO["head_outputs"][head], GOLDEN["two_heads"]["heads"][head]["output"])
+    stored = GOLDEN["two_heads"]["heads"][head]["output"]
+    close(TWO["head_outputs"][head], stored, PRINTED, f"output of head{head + 1}")
 
 
 def test_fourth_word():
     stored = GOLDEN["fourth_word"]
     for matrix, name in (("X", "x"), ("Q", "q"), ("K", "k"), ("V", "v")):
-        close(DAILY[matrix][3], stored[name])
-    close(DAILY["weights"][0], stored["causal_weights"])
-    close(DAILY["output"], stored["causal_output"])
+        close(DAILY[matrix][3], stored[name], PRINTED, f"daily's {name}")
+    close(DAILY["weights"][0], stored["causal_weights"], PRINTED, "causal weights")
+    close(DAILY["output"], stored["causal_output"], PRINTED, "causal output")
     assert CATS_DAILY.words[3] == stored["token"]
 
 
@@ -107,19 +108,21 @@ def test_raw_scores_are_exact(head):
     scores = exact_scores(columns)
     assert exact(STORED[head]["raw_scores"]) == scores
     floats = [[float(x) for x in row] for row in scores]
-    close(TRACED[head]["raw_scores"], floats, 1e-15)
-    close(TRACED[head]["weights"], [softmax_by_hand(r, width) for r in scores], 1e-15)
+    close(TRACED[head]["raw_scores"], floats, 1e-15, f"raw scores of {head}")
+    by_hand = [softmax_by_hand(row, width) for row in scores]
+    close(TRACED[head]["weights"], by_hand, 1e-15, f"weights of {head}")
 
 
 def test_outputs_by_hand_unrounded():
     V = [[float(x) for x in row] for row in exact_projection("W_V")]
     one = [softmax_by_hand(row, 4) for row in exact_scores(slice(0, 4))]
-    close(ONE["output"], product(one, V), 1e-15)
+    close(ONE["output"], product(one, V), 1e-15, "output of one head")
     halves = []
     for columns in (slice(0, 2), slice(2, 4)):
         weights = [softmax_by_hand(row, 2) for row in exact_scores(columns)]
         halves.append(product(weights, [row[columns] for row in V]))
-    close(TWO["output"], [a + b for a, b in zip(*halves, strict=True)], 1e-15)
+    joined = [a + b for a, b in zip(*halves, strict=True)]
+    close(TWO["output"], joined, 1e-15, "output of two heads")
 
 
 @pytest.mark.parametrize(
@@ -140,8 +143,23 @@ def test_ties_are_exact(weights, query, keys, stored):
 
 @pytest.mark.parametrize("n_heads", [1, 2, 4])
 def test_the_layer_is_the_trace(n_heads):
-    out = trace.layer(n_heads=n_heads)(CATS.X[None])[0]
-    close(out.detach(), trace.attention(n_heads=n_heads)["output"].tolist(), 1e-15)
+    out = trace.layer(n_heads=n_heads)(CATS.X[None])[0].detach()
+    traced = trace.attention(n_heads=n_heads)["output"]
+    close(out, traced, 1e-15, f"output of {n_heads} heads")
+
+
+# W_O is the identity in the book's example; here it turns, stretches and mixes.
+CROOKED = replace(CATS, W_O=torch.arange(16.0).double().view(4, 4).sin())
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 4])
+def test_the_output_passes_through_w_o(n_heads):
+    traced = trace.attention(CROOKED, n_heads)
+    by_hand = product(traced["concat"].tolist(), CROOKED.W_O.tolist())
+    close(traced["output"], by_hand, 1e-14, "concat W_O")
+    close(traced["concat"], trace.attention(CATS, n_heads)["concat"], 0, "concat")
+    out = trace.layer(CROOKED, n_heads)(CATS.X[None])[0].detach()
+    close(out, traced["output"], 1e-14, f"the layer of {n_heads} heads")
 
 
 @pytest.mark.parametrize("n_heads", [1, 2, 4])
@@ -151,8 +169,9 @@ def test_without_positions_order_means_nothing(n_heads, order):
     whole = trace.attention(n_heads=n_heads)
     moved = trace.attention(CATS.reorder(order), n_heads=n_heads)
     assert moved["words"] == tuple(CATS.words[i] for i in order)
-    close(moved["output"], whole["output"][order].tolist(), 1e-15)
-    close(moved["weights"], whole["weights"][:, order][:, :, order].tolist(), 1e-15)
+    weights = whole["weights"][:, order][:, :, order]
+    close(moved["output"], whole["output"][order], 1e-15, f"output of {n_heads} heads")
+    close(moved["weights"], weights, 1e-15, f"weights of {n_heads} heads")
 
 
 def test_json_keeps_every_digit():

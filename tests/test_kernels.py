@@ -4,10 +4,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from compare import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepdive.kernels import attention_weights, equation, fused
+from deepdive.kernels.fused import FEW
 from deepdive.masks import Causal, Everyone
 
 KERNELS = [equation, fused]
@@ -21,11 +24,6 @@ def draw(seed, *shapes, dtype=torch.float64):
 
 def qkv(seed=0, T=T, S=S, G=H, Dv=D, dtype=torch.float64):
     return draw(seed, (B, H, T, D), (B, G, S, D), (B, G, S, Dv), dtype=dtype)
-
-
-def close(a, b, tolerance=1e-12):
-    assert a.shape == b.shape and a.dtype == b.dtype
-    assert torch.allclose(a, b, rtol=0, atol=tolerance), (a - b).abs().max()
 
 
 def masks(T, S):
@@ -113,6 +111,41 @@ def test_gradcheck(name, biased):
     assert torch.autograd.gradcheck(
         lambda q, k, v, b=None: equation(q, k, v, mask, b), inputs
     )
+
+
+@pytest.mark.parametrize("name", [name for name in MASKS if "T" not in name])
+@pytest.mark.parametrize("T", [FEW, FEW + 1])
+@pytest.mark.parametrize("G", [1, 2])
+def test_folded_or_not_the_numbers_are_the_same(name, T, G):
+    """Up to FEW queries, H/G query heads are laid below one another."""
+    q, k, v = qkv(10, T=T, S=20, G=G)
+    mask = masks(T, 20)[name]
+    for bias in [None, *draw(11, (T, 20)), *draw(12, (B, H, T, 20))]:
+        close(fused(q, k, v, mask, bias), equation(q, k, v, mask, bias))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("T, Dv", [(1, 64), (FEW, 64), (FEW + 1, 64), (1, 32)])
+@pytest.mark.parametrize("mask", [None, Causal()], ids=["all", "causal"])
+def test_keys_and_values_are_never_copied(kernel, T, Dv, mask):
+    """Written H/G times they would be the largest tensors of a decoding step."""
+    q, k, v = draw(13, (1, 16, T, 64), (1, 1, 512, 64), (1, 1, 512, Dv))
+    with Largest() as made, torch.no_grad():
+        kernel(q, k, v, mask)
+    assert made.largest < 16 * min(k.numel(), v.numel())
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most numbers that any operation wrote into memory of its own."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            size = out.untyped_storage().nbytes() // out.element_size()
+            self.largest = max(self.largest, size)
+        return out
 
 
 # ── Laws ─────────────────────────────────────────────────────────────────────────────

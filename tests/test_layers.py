@@ -12,12 +12,12 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src" / "deepdive"
 
 FLOORS = {
-    0: "configs device palette masks norms feedforward positions cache tokenizers data",
-    1: "kernels moe recurrent objectives",
-    2: "attention latent_attention blocks ablation decoding training",
-    3: "models",
+    0: "configs device palette inputs masks norms feedforward cache tokenizers data",
+    1: "kernels positions moe recurrent objectives",
+    2: "attention latent_attention blocks decoding training",
+    3: "models ablation",
     4: "pretrained inference",
-    5: "accounting anatomy",
+    5: "accounting anatomy heads",
     6: "trace recipes",
     7: "checks figures show",
     8: "widgets grade __main__",

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from deepdive.masks import Causal, Everyone, as_tensor
+from deepdive.masks import Causal, Everyone, Rule, as_tensor
 
 SIZES = list(product(range(7), repeat=2))
 KEEP = torch.tensor([[1, 1, 1, 0, 1], [0, 1, 1, 1, 0]]).bool()
@@ -99,3 +99,19 @@ def test_as_tensor():
     assert as_tensor(None, 2, 3, "cpu") is None
     assert as_tensor(mask, 2, 3, "cpu") is mask
     assert torch.equal(as_tensor(Causal(), 2, 3, "cpu"), Causal().tensor(2, 3))
+    padded = as_tensor(Everyone(KEEP), 2, 5, "cpu")
+    assert torch.equal(padded, KEEP[:, None, None].expand(2, 1, 2, 5))
+    assert as_tensor(Everyone(), 2, 3, "cpu") is None, "nothing is blocked: no mask"
+
+
+def test_a_rule_of_ones_own_says_allowed_and_nothing_else():
+    class Neighbours(Rule):
+        def allowed(self, query, key):
+            return (query - key).abs() <= 1
+
+    bare = [[1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 1, 1]]
+    assert Neighbours().tensor(4, 5).int().tolist() == bare
+    padded = Neighbours(KEEP).tensor(4, 5)
+    assert torch.equal(padded, torch.tensor(bare).bool() & KEEP[:, None, None])
+    with pytest.raises(TypeError, match="abstract"):
+        Rule()

@@ -6,6 +6,8 @@ import json
 import pytest
 import torch
 
+from deepdive.configs import BertConfig
+from deepdive.models.bert import Bert
 from deepdive.tokenizers import load_tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cats", "chase", "mice", "mouse", "##s"]
@@ -46,6 +48,18 @@ def test_a_batch_is_padded_to_its_longest_text(folder):
     assert keep.tolist() == [[True] * 3 + [False] * 3, [True] * 6]
     assert segments.sum() == 0
     assert (ids.dtype, keep.dtype) == (torch.long, torch.bool)
+
+
+def test_a_model_reads_what_a_tokenizer_wrote(folder):
+    """The order is the same, and each of the three has its effect."""
+    batch = load_tokenizer(folder).encode([("cats", "chase mice"), "mice"])
+    torch.manual_seed(0)
+    model = Bert(BertConfig(9, 12, 1, 3, 16, 8)).double().eval()
+    out = model(*batch)
+    named = model(tokens=batch.ids, segments=batch.segments, keep=batch.keep)
+    assert torch.equal(out, named)
+    assert not torch.allclose(out, model(batch.ids, keep=batch.keep))
+    assert not torch.allclose(out[1], model(batch.ids, batch.segments)[1])
 
 
 def test_one_text_is_a_batch_of_one_and_the_file_may_be_named(folder):

@@ -42,8 +42,11 @@
     button.type = "button";
     button.className = "dd-copy";
     button.textContent = "Copy";
+    const code = block.querySelector("pre").textContent.trimEnd();
+    const first = code.trim().split("\n", 1)[0];
+    button.setAttribute("aria-label", "Copy code: " + first);
     button.addEventListener("click", async () => {
-      await copy(block.querySelector("pre").textContent.trimEnd());
+      await copy(code);
       button.textContent = "Copied";
       status.textContent = "Code copied";
       setTimeout(() => { button.textContent = "Copy"; status.textContent = ""; }, 2000);
@@ -51,8 +54,14 @@
     block.append(button);
   }
 
+  // --- A browser shows a notebook from disk as text instead of saving it ---
+  if (location.protocol === "file:") {
+    for (const hint of document.querySelectorAll(".dd-from-disk")) hint.hidden = false;
+  }
+
   // --- Boxes that scroll sideways can be reached and moved with the keyboard
   const kinds = [
+    ["article .stream pre, article .text_plain pre", "Output"],
     ["article pre", "Code"],
     ["article .dd-scroll", "Table or figure"],
     ["article div.math", "Formula"],

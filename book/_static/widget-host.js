@@ -8,14 +8,14 @@
   const saved = {}, models = {}, modules = {}, styles = {}, jobs = new Map(), queue = [];
   let busy;
 
-  // anywidget's model, minus the kernel.
+  // anywidget's model
   const model = (id) => {
-    const values = saved[id].state, ears = {};
+    const now = saved[id].state, ears = {};
     return {
       static: true,
-      get: (key) => values[key],
+      get: (key) => now[key],
       set(key, value) {
-        values[key] = value;
+        now[key] = value;
         (ears[`change:${key}`] || []).forEach((f) => f());
       },
       on: (name, f) => (ears[name] ||= new Set()).add(f),
@@ -36,8 +36,8 @@
       document.head.append(styles[_css] = make("style"));
       styles[_css].textContent = _css;
     }
-    const code = new Blob([_esm], { type: "text/javascript" });
-    modules[_esm] ||= import(URL.createObjectURL(code));
+    const type = "text/javascript";
+    modules[_esm] ||= import(URL.createObjectURL(new Blob([_esm], { type })));
     await (await modules[_esm]).default.render({ model: (models[id] ||= model(id)), el });
     return el;
   };
@@ -64,7 +64,8 @@
     near.unobserve(box);
     if (!busy) later(next, (busy = true));
   };
-  const link = () => jobs.forEach((job, box) => asked(job) && go(box));
+  const wake = (which) => jobs.forEach((job, box) => which(job) && go(box));
+  const link = () => wake(asked);
 
   const start = () => {
     all("state").forEach((s) => Object.assign(saved, JSON.parse(s.textContent).state));
@@ -80,6 +81,7 @@
     jobs.forEach((_, box) => near.observe(box));
     link();
     addEventListener("hashchange", link);
+    addEventListener("keydown", (e) => e.key === "Tab" && wake(Boolean)); // all
   };
   document.readyState === "loading" ? addEventListener("DOMContentLoaded", start) : start();
 })();

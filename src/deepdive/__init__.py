@@ -10,9 +10,9 @@ import importlib
 __version__ = "0.1.0"
 
 _SUBMODULES = {
-    "attention", "blocks", "checks", "configs", "device", "feedforward", "figures",
-    "kernels", "masks", "models", "norms", "palette", "positions", "pretrained", "show",
-    "tokenizers", "trace", "widgets",
+    "ablation", "attention", "blocks", "checks", "configs", "device", "feedforward",
+    "figures", "heads", "inputs", "kernels", "masks", "models", "norms", "palette",
+    "positions", "pretrained", "show", "tokenizers", "trace", "widgets",
 }  # fmt: skip
 
 

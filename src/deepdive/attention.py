@@ -4,11 +4,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
+from deepdive.inputs import check_vectors
 from deepdive.kernels import attention_weights, fused
-from deepdive.kernels.contract import repeat_heads
+from deepdive.kernels.equation import mix
 from deepdive.masks import Rule
 
 
@@ -17,8 +17,8 @@ class MultiHeadAttention(nn.Module):
 
         headᵢ = softmax(qᵢ kᵢᵀ / √D + bias) vᵢ,      out = [head₁ … head_H] W_O
 
-    With G = n_kv_heads key/value heads, query heads h·H/G … (h+1)·H/G − 1 share
-    key/value head h; G = H is the multi-head attention of Vaswani et al. 2017, §3.2.2.
+    With G = n_kv_heads key/value heads, query heads g·H/G … (g+1)·H/G − 1 share
+    key/value head g; G = H is the multi-head attention of Vaswani et al. 2017, §3.2.2.
 
     Shapes:
         x (B, T, d_model), context (B, S, d_model) → (B, T, d_model)
@@ -82,27 +82,16 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | Rule | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        context = x if context is None else context
-        self._check(x, "x")
-        self._check(context, "context")
+        check_vectors("x", x, self.q_proj.weight)
+        if context is None:
+            context = x
+        else:
+            check_vectors("context", context, self.k_proj.weight)
         q = split_heads(self.q_proj(x), self.n_heads)  # (B, H, T, D)
         k = split_heads(self.k_proj(context), self.n_kv_heads)  # (B, G, S, D)
         v = split_heads(self.v_proj(context), self.n_kv_heads)  # (B, G, S, D)
         out = self.kernel(q, k, v, mask=mask, bias=bias, scale=self.scale)
         return self.o_proj(merge_heads(out))
-
-    def _check(self, x: Tensor, name: str) -> None:
-        """A wrong width or dtype is named here, not deep inside a matrix product."""
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        width, dtype = self.q_proj.in_features, self.q_proj.weight.dtype
-        if x.dim() != 3 or x.shape[-1] != width:
-            raise ValueError(
-                f"{name} must have shape (batch, length, d_model = {width}), got "
-                f"{tuple(x.shape)}"
-            )
-        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
-            raise TypeError(f"{name} is {x.dtype}, the layer's weights are {dtype}")
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -140,8 +129,9 @@ def merge_heads(x: Tensor) -> Tensor:
 def record(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """See the attention weights of every layer, without changing the model's code.
 
-    Inside the `with` block each layer's kernel is the formula itself and its weights,
-    (B, H, T, S), are kept under the layer's name; the old kernels come back afterwards.
+    Inside the `with` block each layer's kernel is the formula itself, and the latest
+    call's weights, (B, H, T, S), are kept under the layer's name; the old kernels come
+    back afterwards.
 
     >>> import torch
     >>> layer = MultiHeadAttention(d_model=8, n_heads=2)
@@ -166,7 +156,7 @@ def record(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         def kernel(q, k, v, mask=None, bias=None, scale=None):
             weights = attention_weights(q, k, mask, bias, scale)
             seen[name] = weights.detach()
-            return (weights @ repeat_heads(v.to(weights.dtype), q.shape[1])).to(v.dtype)
+            return mix(weights, v)
 
         return kernel
 

@@ -37,7 +37,8 @@ class Block(nn.Module):
     needs no change here.
 
     Shapes:
-        x (B, T, d_model) → (B, T, d_model); mask and bias as the attention takes them
+        x (B, T, d_model) → (B, T, d_model); whatever else is passed, such as a mask,
+        goes to the attention
 
     Args:
         residual: `post_norm` or `pre_norm`.
@@ -58,9 +59,9 @@ class Block(nn.Module):
         self.feedforward, self.feedforward_norm = feedforward, feedforward_norm
         self.residual = residual
 
-    def forward(self, x: Tensor, mask=None, bias: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, **how) -> Tensor:
         def attend(h: Tensor) -> Tensor:
-            return self.attention(h, mask=mask, bias=bias)
+            return self.attention(h, **how)
 
         x = self.residual(x, attend, self.attention_norm)
         return self.residual(x, self.feedforward, self.feedforward_norm)

@@ -65,6 +65,11 @@ class HeadMaps:
         return self._over_rows(lambda w: w[..., 1:-1, :].amax(-1))
 
     @property
+    def peak_on_words(self) -> Tensor:
+        """The same with the [CLS] column left out, where most sharp maps rest."""
+        return self._over_rows(lambda w: w[..., 1:-1, 1:].amax(-1))
+
+    @property
     def patterns(self) -> dict[str, Tensor]:
         """Mean weight on previous word, next word, itself, [CLS], [SEP]; each (L, H).
 

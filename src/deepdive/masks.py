@@ -7,6 +7,7 @@ aligned), which is what a decoder with a cache needs: T new queries, S ≥ T key
 Taught in: book/02_attention.ipynb
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
@@ -14,32 +15,32 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Everyone:
-    """Every query may attend to every key: the encoder's rule.
+class Rule(ABC):
+    """What all rules share: padding, any tile, the whole. A new rule says `allowed`.
 
     Args:
         keep: (B, S) bool, False where the key is padding; None when nothing is padded.
 
-    >>> Everyone().tensor(2, 3)
-    tensor([[True, True, True],
-            [True, True, True]])
+    Raises:
+        TypeError: keep is not a bool tensor.  ValueError: it has not two axes.
     """
 
     keep: Tensor | None = None
 
     def __post_init__(self):
         keep = self.keep
-        if keep is not None and not isinstance(keep, Tensor):
+        if keep is None:
+            return
+        if not isinstance(keep, Tensor):
             raise TypeError(f"keep must be a tensor or None, got {type(keep).__name__}")
-        if keep is not None and (keep.dtype != torch.bool or keep.dim() != 2):
-            raise ValueError(
-                f"keep must be a bool tensor of shape (B, S), got {keep.dtype} "
-                f"{tuple(keep.shape)}"
-            )
+        if keep.dtype != torch.bool:
+            raise TypeError(f"keep must be bool, True = a word, got {keep.dtype}")
+        if keep.dim() != 2:
+            raise ValueError(f"keep must be (B, S), got {tuple(keep.shape)}")
 
+    @abstractmethod
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         """The rule itself, on positions that broadcast against each other."""
-        return torch.ones_like(query + key, dtype=torch.bool)
 
     def tile(self, t0: int, t1: int, s0: int, s1: int, device=None) -> Tensor:
         """One tile of the mask, queries t0 … t1 − 1 against keys s0 … s1 − 1.
@@ -82,7 +83,23 @@ class Everyone:
 
 
 @dataclass(frozen=True, eq=False)
-class Causal(Everyone):
+class Everyone(Rule):
+    """Every query may attend to every key: the encoder's rule.
+
+    Args:
+        keep: (B, S) bool, False where the key is padding; None when nothing is padded.
+
+    >>> Everyone().tensor(2, 3)
+    tensor([[True, True, True],
+            [True, True, True]])
+    """
+
+    def allowed(self, query: Tensor, key: Tensor) -> Tensor:
+        return torch.ones_like(query + key, dtype=torch.bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Causal(Rule):
     """No query may look ahead: the decoder's rule.
 
         allowed(t, s)  =  s ≤ t   and   s > t − window   or   both t, s < prefix
@@ -120,28 +137,14 @@ class Causal(Everyone):
         return self.window is None and self.prefix == 0 and self.keep is None
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        """The rule itself, on positions that broadcast against each other."""
         allowed = key <= query
         if self.window is not None:
             allowed &= key > query - self.window
         return allowed | ((query < self.prefix) & (key < self.prefix) & (query >= 0))
 
 
-Rule = Everyone  # every rule offers `allowed`, `tile` and `tensor`
-
-
 def as_tensor(mask: Tensor | Rule | None, T: int, S: int, device) -> Tensor | None:
-    """A rule or a boolean tensor as a boolean tensor; None stays None.
-
-    Raises:
-        TypeError: the tensor is not boolean. A 0/1 mask of numbers would be *added* to
-            the scores by some libraries and barely mask at all.
-    """
-    if mask is None:
+    """A rule, or a boolean tensor, as a tensor; None where nothing is blocked."""
+    if mask is None or (isinstance(mask, Everyone) and mask.keep is None):
         return None
-    if isinstance(mask, Everyone):
-        return mask.tensor(T, S, device=device)
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a rule or a bool tensor, got {got}")
-    return mask
+    return mask.tensor(T, S, device=device) if isinstance(mask, Rule) else mask

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """How does a model know the order of its words? One class per answer."""
 
-import torch
 from torch import Tensor, nn
+
+from deepdive.inputs import check_ids
 
 
 class LearnedPositions(nn.Embedding):
@@ -27,34 +28,17 @@ class LearnedPositions(nn.Embedding):
         super().__init__(max_seq_len, d_model)
 
     def forward(self, positions: Tensor) -> Tensor:
-        if positions.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"positions must be int32 or int64, got {positions.dtype}")
-        if positions.numel():
-            low, high = int(positions.min()), int(positions.max())
-            if low < 0 or high >= self.num_embeddings:
-                raise ValueError(
-                    f"positions {low} … {high} do not fit the learned table of "
-                    f"{self.num_embeddings} (0 … {self.num_embeddings - 1})"
-                )
+        check_ids("position", positions, self.num_embeddings)
         return super().forward(positions)
 
+    def first(self, T: int) -> Tensor:
+        """The vectors of positions 0 … T − 1, in order: (T, d_model).
 
-def default_positions(tokens: Tensor, keep: Tensor | None = None) -> Tensor:
-    """Count positions from each row's first kept token, so left padding shifts nothing.
-
-    Shapes:
-        tokens (B, T), keep (B, T) bool or None → (B, T)
-
-    Raises:
-        ValueError: the shapes differ.  TypeError: keep is not boolean.
-    """
-    if tokens.dim() != 2 or (keep is not None and keep.shape != tokens.shape):
-        kept = None if keep is None else tuple(keep.shape)
-        raise ValueError(
-            f"tokens and keep must be (B, T), got {tuple(tokens.shape)} and {kept}"
-        )
-    if keep is not None and keep.dtype != torch.bool:
-        raise TypeError(f"keep must be bool, True = a word, got {keep.dtype}")
-    if keep is None:
-        return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    return (keep.long().cumsum(1) - 1).clamp(min=0)
+        Raises:
+            ValueError: T is more than the table has rows.
+        """
+        if not 0 <= T <= self.num_embeddings:
+            raise ValueError(
+                f"{T} positions were asked of a learned table of {self.num_embeddings}"
+            )
+        return self.weight[:T]

@@ -107,6 +107,56 @@ def test_tables_scroll_in_a_box_once():
     assert markup.wrap(once, "table") == once
 
 
+def test_a_heading_is_named_by_its_words_alone():
+    html = (
+        '<h2>Predict<a class="headerlink" href="#predict" title="Link to this heading">'
+        "#</a></h2>"
+    )
+    assert markup.quiet_permalinks(html) == (
+        '<h2>Predict<a class="headerlink" href="#predict" title="Link to this heading" '
+        'aria-hidden="true" tabindex="-1"></a></h2>'
+    )
+
+
+def test_footnotes_get_a_role_that_still_exists():
+    html = '<aside class="footnote brackets" id="f" role="doc-footnote">x</aside>'
+    assert markup.name_footnotes(html) == (
+        '<aside class="footnote brackets" id="f" role="note">x</aside>'
+    )
+
+
+def table(first: str) -> str:
+    return (
+        '<table class="docutils align-default">\n<thead>\n<tr><td></td>\n'
+        '<th class="head"><p>b</p></th>\n</tr>\n</thead>\n<tbody>\n'
+        f'<tr class="row-even"><td class="x">{first}</td>\n<td><p>1</p></td>\n</tr>\n'
+        "</tbody>\n</table>"
+    )
+
+
+def test_first_cells_of_a_markdown_table_head_their_rows():
+    mended = markup.head_rows(table("<p><strong>Paper</strong></p>"))
+    head = '<th scope="row" class="x"><p><strong>Paper</strong></p></th>\n<td><p>1'
+    assert head in mended
+    assert mended.count("<th scope") == 2
+    assert '<tr><td></td>\n<th scope="col" class="head">' in mended
+    assert markup.head_rows(mended) == mended
+
+
+def test_a_dash_and_a_matrix_of_ours_head_nothing():
+    assert 'scope="row"' not in markup.head_rows(table("<p>–</p>"))
+    ours = '<table class="dd-matrix"><tbody><tr><td>1</td></tr></tbody></table>'
+    assert markup.head_rows(ours) == ours
+
+
+@pytest.mark.parametrize("kind", ["stream", "text_plain"])
+def test_printed_text_is_told_from_code(kind):
+    html = f'<div class="output {kind} highlight-myst-ansi notranslate">'
+    assert markup.name_outputs(html) == html[:-1] + ' role="group" aria-label="Output">'
+    figure = '<div class="output text_html">'
+    assert markup.name_outputs(figure) == figure
+
+
 def test_corner_of_a_table_heads_nothing():
     html = '<tr><th class="head"><p></p></th><th class="head"><p>a</p></th></tr>'
     assert (

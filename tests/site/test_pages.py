@@ -13,6 +13,8 @@ from serve import compressed_size
 
 pytestmark = pytest.mark.browser
 BUDGET = 350_000
+MOST_SHEETS = 15  # of paper; a chapter takes 12 or 13
+MOST_TALL = 300  # CSS pixels: a quarter of a sheet
 IMAGES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"}
 
 
@@ -183,6 +185,69 @@ def test_paper_has_the_text_and_not_the_site(visit, site, page_name):
     assert ink == "rgb(31, 35, 40)", "dark ink on white paper, also from the dark page"
     for solution in page.locator("details.solution, .tag_solution > details").all():
         assert solution.get_attribute("open") is None
+
+
+def test_headings_say_their_words_alone(visit, site, page_name):
+    page = visit((site / page_name).as_uri()).page
+    heard = page.locator("body").aria_snapshot()
+    headings = re.findall(r'- heading "(.*?)" \[level', heard)
+    written = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].length")
+    assert len(headings) >= written > 0
+    assert not [name for name in headings if "Link to" in name]
+    assert "Link to this" not in heard
+    stops = "[...document.querySelectorAll('.headerlink')].filter(e => e.tabIndex >= 0)"
+    assert page.evaluate(f"{stops}.length") == 0
+
+
+def test_buttons_and_searches_have_names_of_their_own(visit, site, page_name):
+    page = visit((site / page_name).as_uri()).page
+    copies = page.evaluate(
+        """[...document.querySelectorAll("article div.highlight")]
+             .filter((box) => box.querySelector(".dd-copy"))
+             .map((box) => [box.querySelector(".dd-copy").getAttribute("aria-label"),
+                            box.querySelector("pre").textContent.trim()])"""
+    )
+    assert bool(copies) == (page.locator(".cell_input").count() > 0)
+    for name, code in copies:
+        assert name == f"Copy code: {code.splitlines()[0]}"
+    searches = page.locator("[role=search]")
+    names = [found.get_attribute("aria-label") for found in searches.all()]
+    assert all(names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_from_disk_a_page_says_how_to_save_the_notebook(
+    visit, site, address, page_name, scheme
+):
+    page = visit(url_of(scheme, site, address, page_name)).page
+    hint = page.locator(".dd-from-disk")
+    assert hint.count() == page.locator("a[download]").count()
+    for found in hint.all():
+        assert found.is_visible() == (scheme == "file")
+
+
+@pytest.mark.parametrize("awake", [False, True])
+def test_a_chapter_prints_to_a_handout(visit, site, page_name, awake):
+    page = visit((site / page_name).as_uri()).page
+    if awake:
+        wake_widgets(page)
+    paper = page.pdf(prefer_css_page_size=True)
+    assert len(re.findall(rb"/Type\s*/Page\b", paper)) <= MOST_SHEETS
+    page.emulate_media(media="print")
+    for solution in page.locator("details.hide:not([open])").all():
+        assert not solution.is_visible()
+    tall = page.evaluate(
+        """most => [...document.querySelectorAll("figure")].flatMap((figure) => {
+          const waits = getComputedStyle(figure).minHeight;
+          const drawn = [...figure.querySelectorAll("svg, img")]
+            .filter((e) => e.getBoundingClientRect().height > most);
+          return drawn.length || !["0px", "auto"].includes(waits)
+            ? [figure.outerHTML.slice(0, 120)] : [];
+        })""",
+        MOST_TALL,
+    )
+    assert not tall
 
 
 @pytest.mark.parametrize("scheme", ["http", "file"])

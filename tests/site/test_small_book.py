@@ -46,10 +46,8 @@ CELLS = [
     code("unseen_code = 1", "remove-input", html="<p>shown alone</p>"),
     text("OnlyForTeachers: the answer is 42.", "instructor"),
     code("only_for_teachers = 42", "instructor", html="<p>OnlyForTeachers</p>"),
-    text("## Exercises\n\n```{exercise} Half\n:label: ex\nHalve 2.\n```", "exercise"),
-    text("```{solution-start} ex\n:class: dropdown\n```", "solution"),
-    code("assert 2 / 2 == 1", "solution"),
-    text("```{solution-end}\n```", "solution"),
+    text("## Exercises\n\n```{admonition} Kit\n:class: dropdown\nHalve 2.\n```"),
+    code("assert 2 / 2 == 1", "solution", "hide-cell"),
 ]
 
 
@@ -70,7 +68,6 @@ def build(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
         (tmp_path / "_toc.yml").write_text(
             f"{TOC}      - file: book/a\n", encoding="utf-8"
         )
-        (book / "references.bib").write_text("", encoding="utf-8")
         (book / "index.md").write_text(
             f"{FRONT}# Tiny\n\n[a](a.ipynb)\n", encoding="utf-8"
         )
@@ -115,12 +112,12 @@ def test_public_site_folds_solutions_and_hides_instructor_cells(build, tmp_path)
     page = (site / "book" / "a.html").read_text(encoding="utf-8")
     assert page.count('<span class="katex">') == 2, "formulas are drawn in the build"
     assert "<script" not in page.split("</header>")[1], "and nothing draws them later"
-    for name in ("Set-up code", "Code"):
+    for name in ("Set-up code", "Code", "Solution"):
         assert f"<summary>{name}</summary>" in page
     assert "unseen_code" not in page
     assert "shown alone" in page
     fold = page.split("<details class=", 1)[1]
-    assert '"solution admonition dd-fold"' in page
+    assert '"admonition dd-fold"' in page
     assert "open" not in fold.split(">", 1)[0]
     published = everything_in(site)
     assert "teachers" not in published.lower()

@@ -7,6 +7,7 @@ used for the accessibility, print and reload checks. To add one, append a `Scena
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -308,18 +309,32 @@ def _head_explorer_act(page: Page, root: Locator) -> None:
     press(page, "Enter")
 
 
+@functools.cache
+def real() -> tuple:
+    """MiniLM and its tokenizer, loaded once."""
+    from deepdive.pretrained import minilm
+
+    return minilm()
+
+
+@functools.cache
+def head_numbers() -> object:
+    """All numbers of W14, computed once: it takes seconds."""
+    from deepdive.heads import head_maps
+
+    return head_maps(*real())
+
+
 def _head_explorer_expect() -> Tables:
     import torch
 
-    from deepdive.pretrained import minilm
-    from deepdive.widgets.head_explorer import head_maps
-
-    maps = head_maps(*minilm())
+    maps = head_numbers()
     i, j = torch.triu_indices(6, 6, 1)
     before, after = maps.cosines[i, j], maps.without[1, 8][i, j]
     columns = [
         maps.effect,
         maps.peak,
+        maps.peak_on_words,
         *maps.patterns.values(),
         *maps.value_lengths.unbind(-1),
     ]

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,12 @@ import torch
 from conftest import WIDGETS, run_node
 from deepdive import trace
 from deepdive.masks import Causal
-from deepdive.widgets.attention_trace import AttentionTrace, exact_ties, notices
+from deepdive.widgets.attention_trace import (
+    AttentionTrace,
+    exact_ties,
+    notices,
+    weight_in_full,
+)
 
 SCRIPT = WIDGETS / "attention_trace.js"
 GOLDEN = json.loads(
@@ -210,6 +217,83 @@ def test_calculation_in_full(pick: str, n_heads: int, text: str) -> None:
     assert explained(pick, n_heads) == text
 
 
+def calculator(text: str) -> list[float]:
+    """What a calculator gives for each part between the equals signs."""
+    sides = text.replace("−", "-").replace("…", "").split(" = ")
+    names = {"e": math.e, "root": math.sqrt}
+    found = []
+    for side in sides:
+        for sign, python in (("·", "*"), ("÷", "/"), ("^", "**"), ("√", "root ")):
+            side = side.replace(sign, python)
+        side = re.sub(r"root (\d+)", r"root(\1)", side)
+        found.append(eval(side, names))
+    return found
+
+
+@pytest.mark.parametrize("n_heads", [1, 2])
+def test_every_printed_sum_can_be_redone_on_a_calculator(n_heads: int) -> None:
+    script = """const r = m.attend(input.example, input.n), said = [];
+        for (const key of ["Q", "K", "V", "output"]) r[key].forEach((row, i) =>
+            row.forEach((_, j) => said.push(`${key}.0.${i}.${j}`)));
+        for (const key of ["raw_scores", "scaled_scores", "weights", "head_outputs"])
+            r[key].forEach((matrix, h) => matrix.forEach((row, i) =>
+                row.forEach((_, j) => said.push(`${key}.${h}.${i}.${j}`))));
+        return said.map((pick) => [pick, m.plainText(m.explain(r, pick).parts)]);"""
+    odd = made(4, 4, 7)
+    for example in (trace.CATS, odd):
+        payload = {"example": as_input(example), "n": n_heads}
+        for pick, text in run_node(script, SCRIPT, payload):
+            sides = calculator(text)
+            if pick.startswith("weights"):
+                *_, printed = sides
+                powers, fraction = re.findall(r"[\d.]+ / [\d.]+", text), sides[-2]
+                assert f"{fraction:.3f}" == f"{printed:.3f}", (pick, text)
+                if len(sides) == 3:
+                    top, bottom = text.split(" = ")[0].split(" / ")
+                    for part, shown in zip(
+                        (top, bottom), powers[-1].split(" / "), strict=True
+                    ):
+                        places = max(3, len(shown.partition(".")[2]))
+                        redone = round(calculator(part)[0], places)
+                        assert redone == float(shown), (pick, text)
+            else:
+                for side in sides[:-1]:
+                    assert abs(side - sides[-1]) <= 0.0005 + 1e-9, (pick, text)
+
+
+@pytest.mark.parametrize("n_heads", [1, 2])
+def test_python_writes_a_weight_out_as_the_page_does(n_heads: int) -> None:
+    result = trace.to_json(trace.attention(n_heads=n_heads))
+    for h in range(n_heads):
+        for i in range(3):
+            for j in range(3):
+                pick = f"weights.{h}.{i}.{j}"
+                assert weight_in_full(result, h, i, j) == explained(pick, n_heads)
+    assert explained("weights.0.0.0", 2).startswith("e^0.91924 / (e^0.91924 +")
+
+
+@pytest.mark.parametrize("n_heads", [1, 2])
+def test_the_row_of_chase_is_open_at_first(n_heads: int) -> None:
+    script = """return m.STEPS.map((_, step) => {
+        const s = { ...input.start, step };
+        return m.pickOf(s, m.current(input, s)); });"""
+    picks = run_node(script, SCRIPT, AttentionTrace(n_heads=n_heads).data)
+    opened = [picks[step] for step in (0, 5, 6, 7)]
+    assert [p.split(".", 1)[1] for p in opened] == ["0.1.0"] * 4  # chase → cats
+    frame = AttentionTrace(n_heads=n_heads).frame()
+    assert "chase to cats: e^1" in frame
+
+
+def test_the_diagrams_w_o_is_the_identity() -> None:
+    text = (WIDGETS.parent / "diagrams/multi_head.svg").read_text("utf-8")
+    part = text.split("concat</text>")[1].split("</g>")[0]
+    paths = re.findall(r'fill-opacity="([\d.]+)" d="([^"]+)"', part)
+    cells = {(x, y): float(a) for a, d in paths for x, y in re.findall(r"M(\d+) (\d+)", d)}
+    xs, ys = (sorted({c[n] for c in cells}, key=int) for n in (0, 1))
+    drawn = [[int(cells[x, y] > 0.5) for x in xs] for y in ys]
+    assert drawn == trace.CATS.W_O.int().tolist()
+
+
 def test_calculation_of_a_blocked_weight() -> None:
     assert (
         explained("weights.0.0.1", 1, True)
@@ -332,6 +416,41 @@ def test_first_frame_teaches(n_heads: int) -> None:
 
 
 # --------------------------------------------------------------------------- browser
+
+
+def test_two_heads_stand_side_by_side_on_one_screen(site, open_page) -> None:
+    page = open_page(
+        site.url(site.write("trace-two", [AttentionTrace(n_heads=2)])),
+        viewport={"width": 1280, "height": 800},
+    )
+    page.add_style_tag(content="main { max-width: 49.5rem; }")  # as wide as the site's
+    root = page.locator(".dd-widget")
+    root.evaluate("(el) => el.scrollIntoView()")
+    boxes = [
+        root.locator(f'[data-board="{key}"]').bounding_box()
+        for key in ("weights.0", "weights.1", "output.0")
+    ]
+    assert abs(boxes[0]["y"] - boxes[1]["y"]) < 3, "side by side"
+    assert all(box["y"] + box["height"] <= 800 for box in boxes)
+    assert root.locator(".at-calc").bounding_box()["y"] < boxes[0]["y"]
+
+
+def test_names_of_rows_are_level_with_their_rows(site, open_page) -> None:
+    page = open_page(site.url(site.write("trace-level", [AttentionTrace()])))
+    page.add_style_tag(content="th, td { vertical-align: top; }")  # as the site has it
+    off = page.locator('[data-board="weights.0"] tbody tr').evaluate_all(
+        """(rows) => rows.map((r) => {
+            const middle = (n) => {
+                const text = document.createRange();
+                text.selectNodeContents(n);
+                const box = text.getBoundingClientRect();
+                return box.top + box.height / 2;
+            };
+            const cell = r.querySelector("td .at-cell").getBoundingClientRect();
+            return middle(r.querySelector("td.at-sum")) - cell.top - cell.height / 2;
+        })"""
+    )
+    assert max(map(abs, off)) <= 1.5
 
 
 def test_a_field_that_is_no_number_keeps_its_value_and_says_so(site, open_page) -> None:

@@ -6,19 +6,21 @@ refusals; in Python, in Node and in Chromium.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import json
 import os
 
 import pytest
 import torch
-from scenarios import read_tables
+from scenarios import head_numbers, read_tables
+from scenarios import real as loaded
 
 from conftest import WIDGETS, run_node
 from deepdive.ablation import ablate
+from deepdive.heads import rank_correlation
 from deepdive.pretrained import (
     WeightsMissing,
-    minilm,
     sentence_embedding,
     similarity,
 )
@@ -29,7 +31,7 @@ from deepdive.widgets.head_explorer import (
     correlation,
     head_maps,
     own_sentence,
-    rank_correlation,
+    verdict,
 )
 
 MODULE = WIDGETS / "head_explorer.js"
@@ -39,7 +41,7 @@ MODULE = WIDGETS / "head_explorer.js"
 def real():
     """MiniLM and its tokenizer; CI must have them."""
     try:
-        return minilm()
+        return loaded()
     except WeightsMissing as error:
         if os.environ.get("CI"):
             pytest.fail(str(error))
@@ -49,7 +51,7 @@ def real():
 @pytest.fixture(scope="module")
 def maps(real):
     """All numbers of the figure, computed once."""
-    return head_maps(*real)
+    return head_numbers()
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +114,39 @@ def test_what_the_chapter_says_about_the_heads(maps):
     assert int((effect > effect[0, 2]).sum()) + 1 == 21
     assert correlation(maps.peak, effect) == pytest.approx(-0.31, abs=5e-3)
     assert rank_correlation(maps.peak, effect) == pytest.approx(-0.29, abs=5e-3)
+    assert correlation(maps.peak_on_words, effect) == pytest.approx(0.26, abs=5e-3)
     cosines = maps.cosines
     named = [cosines[0, 1], cosines[0, 2], cosines[0, 3], cosines[4, 5]]
     assert [round(float(x), 3) for x in named] == [0.982, 0.920, 0.691, 0.613]
+
+
+def test_sharpness_is_counted_by_hand_with_and_without_the_sink(maps):
+    both = {0: [], 1: []}
+    for w in maps.weights:
+        for t in range(1, w.shape[-1] - 1):
+            for first, rows in both.items():
+                rows.append(w[:, :, t, first:].max(-1).values)
+    assert torch.allclose(maps.peak, torch.stack(both[0]).mean(0), atol=1e-12)
+    assert torch.allclose(maps.peak_on_words, torch.stack(both[1]).mean(0), atol=1e-12)
+
+
+def test_the_verdict_is_what_the_numbers_say(maps, widget):
+    said = verdict(maps)
+    assert said == (
+        "Sharp maps are mostly sinks on [CLS]; leave that column out and the "
+        "correlation turns from −0.31 to +0.26. The picture does not settle it; "
+        "removal does."
+    )
+    frame = widget.frame()
+    for number in ("correlation −0.31", "correlation +0.26"):
+        assert number in frame
+    assert "−0.31" in widget.alt and "+0.26" in widget.alt
+    # Other numbers, other words: no sinks, and no change of sign.
+    spread = [torch.full_like(w, 1 / w.shape[-1]) for w in maps.weights]
+    noise = torch.Generator().manual_seed(0)
+    spread = [w + 0.01 * torch.rand(w.shape, generator=noise) for w in spread]
+    other = verdict(dataclasses.replace(maps, weights=spread))
+    assert other.startswith("Leave the [CLS] column out")
 
 
 def test_patterns_are_counted_by_hand(maps):
@@ -396,6 +428,24 @@ def test_what_cannot_be_read_is_said_and_nothing_breaks(live):
     )
 
 
+def test_a_sentence_that_is_gone_is_not_drawn(live):
+    """The reader's own sentence is shown, and the next one cannot be read."""
+    page, widget = live()
+    box, note = page.get_by_label("Your own sentence"), page.locator(".dd-own-note")
+    box.fill("dogs bark")
+    box.press("Enter")
+    page.wait_for_function(
+        "document.querySelector('.dd-own-note').textContent.startsWith('Shown')"
+    )
+    box.fill("cats " * 20)
+    box.press("Enter")
+    page.wait_for_function(
+        "document.querySelector('.dd-own-note').textContent.startsWith('Python')"
+    )
+    assert "22 pieces" in note.text_content()
+    assert "cats chase mice" in page.locator(".dd-heading").first.text_content()
+
+
 def test_a_silent_kernel_is_named(live):
     page, _ = live(answers=False)
     page.clock.install()
@@ -442,6 +492,43 @@ def test_arrow_keys_walk_the_grid_and_one_head_is_in_the_tab_order(
     page.wait_for_timeout(700)
     assert "Layer 2, head 1:" in page.locator("[aria-live]").first.text_content()
     assert page.noise == []
+
+
+@pytest.mark.parametrize("size", [(683, 512), (1280, 800), (360, 740)])
+def test_arrows_change_what_is_on_screen(site, open_page, widget, size):
+    page = open_page(
+        site.url(site.write("heads-screen", [widget])),
+        viewport={"width": size[0], "height": size[1]},
+    )
+    page.locator(".dd-widget").evaluate("(el) => el.scrollIntoView()")
+    page.get_by_role("grid").locator("button[tabindex='0']").focus()
+    brief = page.locator(".he-brief")
+    before = brief.inner_text()
+    page.keyboard.press("ArrowDown")
+    assert brief.inner_text() != before and brief.inner_text().startswith("L2·H3")
+    chosen = page.locator("[aria-selected='true']").bounding_box()
+    for box in (chosen, brief.bounding_box()):
+        assert box["y"] >= 0 and box["y"] + box["height"] <= size[1]
+
+
+def test_a_change_stays_on_one_line_and_the_button_near_it(site, open_page, widget):
+    page = open_page(
+        site.url(site.write("heads-lines", [widget])),
+        viewport={"width": 683, "height": 512}, device_scale_factor=1.5,
+    )  # fmt: skip
+    button = page.get_by_role("button", name="Remove this head")
+    button.press("Enter")
+    lines = page.locator(".dd-change").evaluate_all(
+        """(all) => all.map((e) => {
+            const text = document.createRange();
+            text.selectNodeContents(e);
+            return text.getClientRects().length; })"""
+    )
+    assert len(lines) == 15 and set(lines) == {1}
+    put = page.get_by_role("button", name="Put it back").bounding_box()
+    table = page.locator(".dd-pairs").bounding_box()
+    assert put["y"] < table["y"]
+    assert table["y"] + table["height"] - put["y"] < 512
 
 
 def test_the_ranking_leads_to_a_head_and_keeps_the_focus(site, open_page, widget):

@@ -64,7 +64,14 @@ def test_published_shapes(name: str, ratio: float) -> None:
 
 
 def test_deepseek_says_what_is_counted() -> None:
-    assert "projects differently" in PRESETS[-1]["note"]
+    note = PRESETS[-1]["note"]
+    assert "192 wide (128 + 64 for rotary positions)" in note
+    assert "counts the 128-wide value side only" in note
+
+
+def test_words_are_not_mistaken_for_columns() -> None:
+    assert HeadSplit().state["seq_len"] == 100 != HeadSplit().result["d_model"]
+    assert head_cost(512, 8)["score_entries"] == 8 * 100**2
 
 
 def test_page_counts_what_python_counts() -> None:
@@ -88,7 +95,7 @@ def test_wrong_numbers(args: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         head_cost(*args)
     script = "try { m.headCost(...input); } catch (e) { return e.message; }"
-    whole = [*args, *[None, 512][len(args) - 2 :]][:4]
+    whole = [*args, *[None, 100][len(args) - 2 :]][:4]
     assert run_node(script, SCRIPT, whole) == message
 
 
@@ -139,7 +146,7 @@ def test_page_mends_states_that_cannot_be_counted() -> None:
     )
     assert (got[1]["preset"], got[1]["n_heads"]) == (0, 4)
     assert got[2]["head_dim"] == 64
-    assert got[3]["seq_len"] == 512
+    assert got[3]["seq_len"] == 100
 
 
 def test_curves_flat_or_linear() -> None:
@@ -148,7 +155,7 @@ def test_curves_flat_or_linear() -> None:
     assert curves["counts"] == [1, 2, 4, 8, 16, 32]
     assert {c["parameters"] for c in curves["split"]} == {1048576}
     assert [c["parameters"] // 131072 for c in curves["fixed"]] == [1, 2, 4, 8, 16, 32]
-    assert [c["score_entries"] // 512**2 for c in curves["split"]] == [
+    assert [c["score_entries"] // 100**2 for c in curves["split"]] == [
         1,
         2,
         4,

@@ -122,6 +122,17 @@ def test_softmax_scale_slope_is_the_derivative() -> None:
     assert abs(softmax_scale.largest(shares[None])[1] - slope) < 1e-15
 
 
+def test_softmax_scale_counts_dead_draws() -> None:
+    scores = softmax_scale.simulate()
+    tops = softmax_scale.weights(scores[:, -1], 1024, False).max(-1)
+    share = float(np.mean([p * (1 - p) < 0.01 for p in tops]))
+    assert softmax_scale.dead(tops[:, None]) == pytest.approx(share, abs=1e-12)
+    data, t = softmax_scale.SoftmaxScale().data, softmax_scale.TEMPERATURES.index(1)
+    assert data["raw_dead"][t][-1] == pytest.approx(share, abs=1e-6)
+    assert round(share, 2) == 0.76
+    assert data["scaled_dead"][t][-1] == 0
+
+
 def test_softmax_scale_means_are_those_of_theory() -> None:
     """Against another simulation: scores of unit queries are normal, lengths chi."""
     rng = np.random.default_rng(5)

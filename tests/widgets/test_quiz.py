@@ -80,6 +80,9 @@ def test_numbers_with_point_or_comma(written: str, quiz: Callable[..., Page]) ->
     page.keyboard.type(written.format(a=answer, comma=answer.replace(".", ",")))
     press(page, "Enter")
     assert field.locator("[aria-live]").inner_text().startswith("✓ Right.")
+    assert page.evaluate("document.activeElement.tagName") == "INPUT", "focus is lost"
+    page.keyboard.type("7")
+    assert field.get_by_role("textbox").input_value() != answer + "7"
 
 
 def test_prediction_is_kept_over_a_reload(quiz: Callable[..., Page]) -> None:
@@ -95,6 +98,9 @@ def test_prediction_is_kept_over_a_reload(quiz: Callable[..., Page]) -> None:
     words = page.root.locator("fieldset [aria-live]").inner_text()
     assert words.startswith("You predicted: " + option)
     assert page.root.locator(".dd-summary").count() == 0, "predictions aren't marked"
+    row = focus(page.root, "button", "Reset").bounding_box()
+    close = page.root.get_by_role("button", name="Close the answer").bounding_box()
+    assert row["y"] == close["y"], "two rows of buttons"
     focus(page.root, "button", "Reset")
     press(page, "Enter")
     page.reload()

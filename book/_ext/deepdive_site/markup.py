@@ -82,18 +82,22 @@ def name_hidden_cells(html: str) -> str:
     return html
 
 
-def name_permalinks(html: str) -> str:
-    """Say to a screen reader what the mark beside a heading does."""
+def quiet_permalinks(html: str) -> str:
+    """Leave the mark beside a heading to the mouse.
+
+    Inside the heading it would be part of its name and one more stop of the Tab key;
+    whoever listens or types has the contents list, which links the same places.
+    """
     return re.sub(
         r'<a class="headerlink" href="([^"]*)" title="([^"]*)">.*?</a>',
-        r'<a class="headerlink" href="\1" title="\2" aria-label="\2"></a>',
+        r'<a class="headerlink" href="\1" title="\2" aria-hidden="true"'
+        r' tabindex="-1"></a>',
         html,
     )
 
 
-def list_citations(html: str) -> str:
-    """Give bibliography entries roles that ARIA still knows inside a list."""
-    html = re.sub(r'\brole="doc-biblioentry"', 'role="listitem"', html)
+def name_footnotes(html: str) -> str:
+    """Give footnotes a role that ARIA still knows."""
     return re.sub(
         r'<aside class="footnote(-list)? ([^"]*)"([^>]*?)( role="[^"]*")?>(.*?)',
         r'<aside class="footnote\1 \2"\3 role="note">\5',
@@ -104,6 +108,41 @@ def list_citations(html: str) -> str:
 def empty_headers(html: str) -> str:
     """Make the corner of a table a plain cell: it heads nothing."""
     return re.sub(r"<th\b[^>]*>\s*(?:<p>\s*</p>)?\s*</th>", "<td></td>", html)
+
+
+_MARKDOWN_TABLE = re.compile(r'<table class="[^"]*\bdocutils\b.*?</table>', re.S)
+_FIRST_CELL = re.compile(r"(<tr\b[^>]*>\s*)<td\b([^>]*)>(.*?)</td>", re.S)
+
+
+def head_rows(html: str) -> str:
+    """Let the first cell of each row in a Markdown table head that row.
+
+    Markdown has no way to say so. A cell without a letter or digit ("–") heads nothing.
+    """
+
+    def head(match: re.Match[str]) -> str:
+        if not re.search(r"\w", re.sub(r"<[^>]*>|&\w+;", "", match[3])):
+            return match[0]
+        return f'{match[1]}<th scope="row"{match[2]}>{match[3]}</th>'
+
+    def mend_table(match: re.Match[str]) -> str:
+        top, body, rows = match[0].partition("<tbody>")
+        top = re.sub(r"<th (?!scope)", '<th scope="col" ', top)
+        return top + body + _FIRST_CELL.sub(head, rows)
+
+    return _MARKDOWN_TABLE.sub(mend_table, html)
+
+
+def name_outputs(html: str) -> str:
+    """Tell text that code printed from the code itself: to the eye it is the frame.
+
+    Tables, figures and widgets have names of their own.
+    """
+    return re.sub(
+        r'<div class="output (stream|text_plain)\b([^"]*)">',
+        r'<div class="output \1\2" role="group" aria-label="Output">',
+        html,
+    )
 
 
 def wrap(html: str, tag: str, css_class: str | None = None) -> str:
@@ -175,9 +214,11 @@ def drop_empty(html: str) -> str:
 STEPS: Mapping[str, Callable[[str], str]] = {
     "dropdowns": fold_dropdowns,
     "hidden cells": name_hidden_cells,
-    "permalinks": name_permalinks,
-    "citations": list_citations,
+    "permalinks": quiet_permalinks,
+    "footnotes": name_footnotes,
     "corners": empty_headers,
+    "rows": head_rows,
+    "outputs": name_outputs,
     "tables": lambda html: wrap(html, "table"),
     "drawings": wrap_drawings,
     "empty": drop_empty,

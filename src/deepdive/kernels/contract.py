@@ -7,7 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from deepdive.masks import Everyone
+from deepdive.masks import Rule
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -51,14 +51,22 @@ def check_inputs(named: dict[str, Tensor], mask, bias, scale) -> None:
 
 
 def check_mask(mask, shape: tuple[int, ...]) -> None:
-    """None, a rule whose padding covers the batch, or a tensor that broadcasts."""
-    if not isinstance(mask, Everyone):
-        return check_broadcast("mask", mask, shape)
-    if mask.keep is not None and tuple(mask.keep.shape) != (shape[0], shape[3]):
-        raise ValueError(
-            f"keep {tuple(mask.keep.shape)} does not cover batch {shape[0]} and "
-            f"{shape[3]} keys"
-        )
+    """None, a rule whose padding covers the batch, or booleans that broadcast.
+
+    A 0/1 mask of numbers is refused: some libraries would *add* it to the scores, which
+    barely masks at all.
+    """
+    if isinstance(mask, Rule):
+        if mask.keep is not None and tuple(mask.keep.shape) != (shape[0], shape[3]):
+            raise ValueError(
+                f"keep {tuple(mask.keep.shape)} does not cover batch {shape[0]} and "
+                f"{shape[3]} keys"
+            )
+    elif mask is not None:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        if got != torch.bool:
+            raise TypeError(f"mask must be a rule or a bool tensor, got {got}")
+        check_broadcast("mask", mask, shape)
 
 
 def check_bias(bias, shape: tuple[int, ...]) -> None:
@@ -82,8 +90,3 @@ def check_broadcast(name: str, x, shape: tuple[int, ...]) -> None:
         fits = False
     if not fits:
         raise ValueError(f"{name} {tuple(x.shape)} does not broadcast to {shape}")
-
-
-def repeat_heads(x: Tensor, n_heads: int) -> Tensor:
-    """H/G query heads in a row read one key/value head: (B, G, …) → (B, H, …)."""
-    return x.repeat_interleave(n_heads // x.shape[1], dim=1)

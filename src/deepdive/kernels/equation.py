@@ -7,7 +7,7 @@ Source: Vaswani et al. 2017, §3.2.1, equation 1.
 import torch
 from torch import Tensor
 
-from deepdive.kernels.contract import check_inputs, repeat_heads
+from deepdive.kernels.contract import check_inputs
 from deepdive.masks import Rule, as_tensor
 
 
@@ -37,24 +37,8 @@ def attention_weights(
     Taught in: book/02_attention.ipynb
     """
     check_inputs({"q": q, "k": k}, mask, bias, scale)
-    wide = torch.promote_types(q.dtype, torch.float32)
-    q, k = q.to(wide), repeat_heads(k.to(wide), q.shape[1])
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-
-    scores = (q * scale) @ k.transpose(-2, -1)  # (B, H, T, S)
-    if bias is not None:
-        scores = scores + bias
-    if mask is None and bias is None:
-        return scores.softmax(dim=-1)
-
-    allowed = as_tensor(mask, *scores.shape[-2:], scores.device)
-    if allowed is not None:
-        scores = scores.masked_fill(~allowed, -torch.inf)
-    sees_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
-    # Softmax over an empty set is NaN, in the gradient too: give such a row any finite
-    # scores before the softmax, and zeros after it.
-    weights = scores.masked_fill(sees_nothing, 0.0).softmax(dim=-1)
-    return weights.masked_fill(sees_nothing, 0.0)
+    scores = scaled_scores(q, k, scale)  # (B, H, T, S)
+    return masked_softmax(scores, mask, bias)
 
 
 def equation(
@@ -83,5 +67,67 @@ def equation(
     Taught in: book/02_attention.ipynb
     """
     check_inputs({"q": q, "k": k, "v": v}, mask, bias, scale)
-    weights = attention_weights(q, k, mask, bias, scale)
-    return (weights @ repeat_heads(v.to(weights.dtype), q.shape[1])).to(q.dtype)
+    scores = scaled_scores(q, k, scale)  # (B, H, T, S)
+    weights = masked_softmax(scores, mask, bias)
+    return mix(weights, v)  # (B, H, T, Dv)
+
+
+# The three steps, for input that has been checked.
+
+
+def scaled_scores(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor:
+    """How well each query fits each key.
+
+        scores = q kᵀ · scale
+
+    Shapes:
+        q (B, H, T, D), k (B, G, S, D) → (B, H, T, S), float32 or wider
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return shared_product(q.to(wide) * scale, k.to(wide).transpose(-2, -1))
+
+
+def masked_softmax(
+    scores: Tensor, mask: Tensor | Rule | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """Weights that sum to 1 over the keys that each query may see.
+
+        weights = softmax(scores + bias), a blocked key's score being −∞
+
+    Shapes:
+        scores (B, H, T, S) → (B, H, T, S); zeros where no key may be seen
+    """
+    allowed = as_tensor(mask, *scores.shape[-2:], scores.device)
+    if allowed is None and bias is None:
+        return scores.softmax(dim=-1)
+    if bias is not None:
+        scores = scores + bias
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    # Softmax over an empty set is NaN, in the gradient too: give such a row any finite
+    # scores before the softmax, and zeros after it.
+    sees_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
+    weights = scores.masked_fill(sees_nothing, 0.0).softmax(dim=-1)
+    return weights.masked_fill(sees_nothing, 0.0)
+
+
+def mix(weights: Tensor, v: Tensor) -> Tensor:
+    """What each query takes home: the mean of the values, weighted.
+
+        out = weights v
+
+    Shapes:
+        weights (B, H, T, S), v (B, G, S, Dv) → (B, H, T, Dv), in v's dtype
+    """
+    return shared_product(weights, v.to(weights.dtype)).to(v.dtype)
+
+
+def shared_product(a: Tensor, b: Tensor) -> Tensor:
+    """a b, where H/G heads of a in a row share one head of b, which is never copied.
+
+    Shapes:
+        a (B, H, T, N), b (B, G, N, M) → (B, H, T, M)
+    """
+    (B, H, T, N), (_, G, _, M) = a.shape, b.shape
+    return (a.reshape(B, G, H // G * T, N) @ b).reshape(B, H, T, M)

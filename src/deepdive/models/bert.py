@@ -4,19 +4,22 @@
 Source: Devlin et al. 2018 (arXiv:1810.04805), §3 and appendix A.
 """
 
-import torch
 from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, post_norm
 from deepdive.configs import BertConfig
 from deepdive.feedforward import FeedForward
-from deepdive.masks import Everyone
-from deepdive.positions import LearnedPositions, default_positions
+from deepdive.inputs import check_batch, check_ids, check_vectors
+from deepdive.masks import Everyone, as_tensor
+from deepdive.positions import LearnedPositions
 
 
 class BertEmbeddings(nn.Module):
-    """Word + position + segment, normalised: (B, T) ids → (B, T, d_model)."""
+    """Word + position + segment, normalised: (B, T) ids → (B, T, d_model).
+
+    Positions count from column 0, padding included, as in the released models.
+    """
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -25,9 +28,15 @@ class BertEmbeddings(nn.Module):
         self.segment = nn.Embedding(config.n_segments, config.d_model)
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
 
-    def forward(self, tokens: Tensor, segments: Tensor) -> Tensor:
-        position = self.position(default_positions(tokens))
-        return self.norm(self.token(tokens) + position + self.segment(segments))
+    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        check_ids("token", tokens, self.token.num_embeddings)
+        position = self.position.first(tokens.shape[1])
+        if segments is None:
+            segment = self.segment.weight[0]  # one text only
+        else:
+            check_ids("segment", segments, self.segment.num_embeddings)
+            segment = self.segment(segments)
+        return self.norm(self.token(tokens) + position + segment)
 
 
 class Bert(nn.Module):
@@ -54,50 +63,18 @@ class Bert(nn.Module):
     def forward(
         self, tokens: Tensor, segments: Tensor | None = None, keep: Tensor | None = None
     ) -> Tensor:
-        self._check(tokens, segments, keep)
-        segments = torch.zeros_like(tokens) if segments is None else segments
+        check_batch(tokens, segments=segments, keep=keep)
+        T = tokens.shape[1]
+        mask = as_tensor(Everyone(keep), T, T, tokens.device)  # once, for all layers
         x = self.embeddings(tokens, segments)
         for block in self.blocks:
-            x = block(x, mask=Everyone(keep))
+            x = block(x, mask=mask)
         return x
 
     def pooled(self, hidden: Tensor) -> Tensor:
         """[CLS], the first position, through one layer: → (B, d_model)."""
-        if hidden.dim() != 3 or hidden.shape[-1] != self.config.d_model:
-            raise ValueError(
-                f"hidden must be (B, T, {self.config.d_model}), got "
-                f"{tuple(hidden.shape)}"
-            )
+        check_vectors("hidden", hidden, self.pooler.weight)
         return self.pooler(hidden[:, 0]).tanh()
-
-    def _check(self, tokens: Tensor, segments, keep) -> None:
-        """Wrong ids and lengths are named before any work is done."""
-        named = {"token": tokens, "segment": segments, "keep": keep}
-        for name, x in named.items():
-            if not isinstance(x, Tensor) and (x is not None or name == "token"):
-                raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        shape, c = tuple(tokens.shape), self.config
-        if tokens.dim() != 2 or not 0 < shape[1] <= c.max_seq_len or not shape[0]:
-            raise ValueError(f"tokens must be (B, 1 … {c.max_seq_len}), got {shape}")
-        for name, ids, size in (
-            ("token", tokens, c.vocab_size),
-            ("segment", segments, c.n_segments),
-        ):
-            if ids is None:
-                continue
-            if ids.dtype not in (torch.int32, torch.int64):
-                raise TypeError(f"{name} ids must be int32 or int64, got {ids.dtype}")
-            if tuple(ids.shape) != shape:
-                raise ValueError(f"{name} ids must be {shape}, got {tuple(ids.shape)}")
-            low, high = int(ids.min()), int(ids.max())
-            if low < 0 or high >= size:
-                raise ValueError(
-                    f"{name} ids must lie in 0 … {size - 1}, got {low} … {high}"
-                )
-        if keep is not None and tuple(keep.shape) != shape:
-            raise ValueError(f"keep must be {shape}, got {tuple(keep.shape)}")
-        if keep is not None and keep.dtype != torch.bool:
-            raise TypeError(f"keep must be bool, True = a word, got {keep.dtype}")
 
 
 def build_block(config: BertConfig) -> Block:

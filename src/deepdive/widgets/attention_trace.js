@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Attention on a few words, one step at a time; every computed number can be opened.
 // Python's deepdive.trace computes the same matrices; the tests compare the two.
-import { button, choice, cividis, fmt, h, inkOn, keepFocus, matrixTable, onData, shell,
-  softmax, store, toggle } from "./common.js";
+import { button, choice, cividis, fmt, h, inkOn, keepFocus, matrixTable, onData, scrolling,
+  shell, softmax, store, toggle } from "./common.js";
 
 // ---------------------------------------------------------------- the calculation
 
@@ -97,11 +97,20 @@ const SIGN = { sub: "_", sup: "^" };
 export const plainText = (parts) =>
   parts.map((p) => (typeof p === "string" ? p : (SIGN[p[1]] ?? "") + p[0])).join("");
 
-const short = (x) => {
-  const text = fmt(x, 3);
+const short = (x, digits = 3) => {
+  const text = fmt(x, digits);
   return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 };
-const inSum = (x) => (short(x).startsWith("−") ? `(${short(x)})` : short(x));
+const inSum = (x, digits) => (x < 0 && short(x, digits) !== "0" ? `(${short(x, digits)})` : short(x, digits));
+
+// So many digits that a reader who redoes the sum from what is printed gets what is
+// printed; Python's `enough` is the same.
+const rounded = (x, digits) => Number(x.toFixed(digits));
+function enough(least, same) {
+  let digits = least;
+  while (digits < 9 && !same((x) => rounded(x, digits))) digits += 1;
+  return digits;
+}
 const listed = (items) =>
   (items.length < 2 ? items.join("") : `${items.slice(0, -1).join(", ")} and ${items.at(-1)}`);
 
@@ -127,16 +136,16 @@ const PER_HEAD = new Set(["raw_scores", "scaled_scores", "weights", "head_output
 // `first` of the first one is open before the reader has touched anything.
 const step = (key, title, first = [0, 0], opens = [key]) => ({ key, title, first, opens });
 export const STEPS = [
-  step("overview", "The whole path", [0, 1], ["weights", "raw_scores", "head_outputs", "output"]),
+  step("overview", "The whole path", [1, 0], ["weights", "raw_scores", "head_outputs", "output"]),
   step("X", "Words as rows of numbers", null, []),
-  step("Q", "Queries"),
+  step("Q", "Queries", [1, 1]),
   step("K", "Keys", [0, 1]),
   step("V", "Values", [1, 0]),
-  step("raw_scores", "Raw scores", [0, 1]),
-  step("scaled_scores", "Divided by √d", [0, 1]),
-  step("weights", "Softmax: the weights", [0, 1]),
-  step("head_outputs", "Output: values, mixed"),
-  step("output", "Join and project"),
+  step("raw_scores", "Raw scores", [1, 0]),
+  step("scaled_scores", "Divided by √d", [1, 0]),
+  step("weights", "Softmax: the weights", [1, 0]),
+  step("head_outputs", "Output: values, mixed", [1, 0]),
+  step("output", "Join and project", [1, 0]),
 ];
 
 export function formulaOf(key, result) {
@@ -201,10 +210,14 @@ function columnSums({ weights }) {
   return sums.map((s, head) => (sums.length > 1 ? `head ${head + 1}: ${s}` : s)).join("; ");
 }
 
-const sumOf = (left, right, roles, value) => [
-  ...left.flatMap((x, n) =>
-    [n ? " + " : "", [inSum(x), roles[0]], "·", [inSum(right[n]), roles[1]]]),
-  " = ", [short(value), "strong"]];
+function sumOf(left, right, roles, value) {
+  const digits = enough(3, (r) =>
+    short(total(left.map((x, n) => r(x) * r(right[n])))) === short(value));
+  return [
+    ...left.flatMap((x, n) =>
+      [n ? " + " : "", [inSum(x, digits), roles[0]], "·", [inSum(right[n], digits), roles[1]]]),
+    " = ", [short(value), "strong"]];
+}
 
 // How one number comes about, by the matrix it stands in: a `title`, the calculation in
 // `parts`, and what it `uses`, the rows and columns to frame in the picture.
@@ -224,25 +237,30 @@ const HOW = {
     uses: [{ key: "Q", head, row: i, role: "q" }, { key: "K", head, column: j, role: "k" }],
   }),
   scaled_scores: ({ result, part, head, i, j, value, where, asks, answers }) => {
-    const raw = short(result.raw_scores[head][i][j]), root = Math.sqrt(part);
-    const dots = Number.isInteger(root) ? "" : "…";
+    const x = result.raw_scores[head][i][j], root = Math.sqrt(part);
+    const digits = enough(3, (r) => short(r(x) / r(root)) === short(value));
+    const raw = short(x, digits), dots = Number.isInteger(root) ? "" : "…";
     return {
       title: [`${where}score of `, asks, " with ", answers, ` over ${part} columns`],
-      parts: [`${raw} ÷ √${part} = ${raw} ÷ ${short(root)}${dots} = `, [short(value), "strong"]],
+      parts: [`${raw} ÷ √${part} = ${raw} ÷ ${short(root, digits)}${dots} = `, [short(value), "strong"]],
       uses: [{ key: "raw_scores", head, row: i, column: j, role: "ink" }],
     };
   },
   weights: ({ result, causal, head, i, j, value, where, asks, answers }) => {
     const scores = result.scaled_scores[head][i];
     const seen = causal ? scores.slice(0, i + 1) : scores;
-    const power = (x) => ["e", [short(x), "sup"]];
     const mine = Math.exp(scores[j]), sum = total(seen.map(Math.exp));
     const legible = sum < 1e6 && mine >= 0.0005; // else it is too long, or prints as 0
+    const places = enough(3, (r) => fmt(r(mine) / r(sum)) === fmt(value));
+    const digits = legible ? enough(4, (r) =>
+      short(Math.exp(r(scores[j])), places) === short(mine, places) &&
+      short(total(seen.map((x) => Math.exp(r(x)))), places) === short(sum, places)) : 4;
+    const power = (x) => ["e", [short(x, digits), "sup"]];
     return {
       title: [`${where}weight that `, asks, " gives ", answers],
       parts: [...power(scores[j]), " / (",
         ...seen.flatMap((x, c) => [c ? " + " : "", ...power(x)]), ")",
-        legible ? ` = ${short(mine)} / ${short(sum)} = ` : " = ", [fmt(value), "strong"]],
+        legible ? ` = ${short(mine, places)} / ${short(sum, places)} = ` : " = ", [fmt(value), "strong"]],
       uses: ["scaled_scores", "raw_scores"].map((key) => ({ key, head, row: i, role: "ink" })),
     };
   },
@@ -414,6 +432,7 @@ const arrow = (...lines) => h("div", { class: "at-arrow" },
   lines.map((line) => h("span", {}, line)), h("span", { class: "at-line", "aria-hidden": true }));
 const flow = (...children) => h("div", { class: "at-flow" }, children);
 const denser = (...children) => h("div", { class: "at-flow at-mid" }, children);
+const densest = (...children) => h("div", { class: "at-flow at-tight at-dense" }, children);
 
 // A product: left factor, right factor above, result where row and column meet.
 const crossed = (corner, left, top, result, tight) =>
@@ -429,12 +448,12 @@ function overview(b, { n_heads: n, Q }) {
   if (n === 1) return [
     flow(b.raw(0, OPEN), scale(), b.weights(0, { ...BARE, sums: true })),
     denser(b.projection("V", { rowRole: "k" }), arrow("weights", "mix rows"), b.mixed(0, OPEN))];
-  const times = (head) => arrow(written(["· ", ["V", "v"], [String(head + 1), "sub"]]));
-  const joined = ["the outputs side by side, times ", ...W("O")];
   return [
-    ...range(n).map((head) => denser(
-      b.raw(head, OPEN), scale(), b.weights(head, BARE), times(head), b.mixed(head, BARE))),
-    flow(b.output(), h("p", { class: "at-aside" }, written(joined)))];
+    h("div", { class: "at-heads" },
+      range(n).map((head) => densest(b.raw(head, OPEN), scale(), b.weights(head, BARE)))),
+    densest(arrow("weights", written(["· ", ["V", "v"]])),
+      range(n).map((head) => b.mixed(head, head ? BARE : OPEN)),
+      arrow("joined", written(["· ", ...W("O")])), b.output(BARE))];
 }
 
 // The picture of a step; `said` stands in the free corner of a product, else above.
@@ -532,7 +551,7 @@ function tablesOf(result) {
 function editor(s, data) {
   const title = h("summary", {}, "");
   const said = h("p", { class: "at-said", role: "status" });
-  const box = h("div", { class: "dd-scroll", tabindex: "0", role: "region", "aria-label": "Entries" });
+  const box = scrolling("Entries", { class: "dd-scroll" });
   let name = "X", fields = [];
   const before = (i, j) => data().traces["1"][name][i][j];
   const now = (i, j) => s.get().edits[`${name}.${i}.${j}`] ?? before(i, j);
@@ -621,7 +640,7 @@ function controlsOf(s, data, edit) {
   const reversed = [...data.traces["1"].words].reverse().join(" ");
   const steps = STEPS.map(({ title }, i) => ({ value: i, label: i ? `${i} ${title}` : title }));
   return {
-    controls: [
+    below: [
       data.heads.length > 1 &&
         choice({ label: "Heads", store: s, key: "heads", options: data.heads.map(named) }),
       edit].filter(Boolean),
@@ -644,8 +663,8 @@ function render({ model, el }) {
   };
   const back = button("Back", () => go(-1)), next = button("Next", () => go(1));
   const title = h("p", { class: "at-step" }), box = h("div", {});
-  const figure = h("div", { class: "at-figure" },
-    h("div", { class: "at-stepper" }, back, title, next), box);
+  const figure = h("div", { class: "at-figure" }, box);
+  const top = h("div", { class: "at-figure" }, h("div", { class: "at-stepper" }, back, title, next));
 
   const look = () => {
     const state = s.get(), result = current(data, state), pick = pickOf(state, result);
@@ -663,18 +682,22 @@ function render({ model, el }) {
       h("p", { class: "at-formula" }, written(formulaOf(key, result))),
       h("p", {}, sentenceOf(key, result, state.causal)));
     box.replaceChildren(
-      h("div", { class: "at-scene", tabindex: "0", role: "region", "aria-label": `Matrices: ${name}` },
-        picture(key, context, said)),
       h("div", { class: told ? "at-calc" : "at-calc at-empty" }, told && [
         h("p", { class: "at-of" }, written(told.title)),
         h("p", { class: "at-sum-line" }, written(told.parts))]),
+      scrolling(`Matrices: ${name}`, { class: "at-scene" },
+        picture(key, context, said)),
       notesOf(context, state));
   });
 
   opening(box, s);
   const edit = data.editable ? editor(s, () => data) : null;
   const view = shell(el, {
-    model, store: s, title: TITLE, figure, ...controlsOf(s, data, edit),
+    model, store: s, title: TITLE, top, figure, ...controlsOf(s, data, edit),
+    paper: () => {
+      const { result } = look();
+      return tablesOf(result).filter((t) => t.querySelector('[data-table^="weights"]'));
+    },
     summary: () => {
       const { state, told } = look(), { title: name } = STEPS[state.step];
       const where = state.step ? `Step ${state.step} of ${last}` : "Overview";
@@ -685,7 +708,7 @@ function render({ model, el }) {
     table: () => tablesOf(look().result),
   });
   view.root.classList.add("at-widget");
-  const redraw = (fresh) => { data = fresh; edit?.draw(); draw(); view.refresh(); };
+  const redraw = (fresh) => { data = fresh; s.reread(); edit?.draw(); draw(); view.refresh(); };
   const stop = [s.subscribe(draw), onData(model, redraw), edit?.stop];
   draw();
   return () => { stop.forEach((f) => f?.()); view.destroy(); };

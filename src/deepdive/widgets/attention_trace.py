@@ -6,9 +6,10 @@ pencil. Python computes the example (`deepdive.trace`), the page recomputes what
 reader edits, and Python can read the edited example back.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import exp
 from typing import Any, ClassVar
 
 import torch
@@ -101,8 +102,8 @@ class AttentionTrace(Widget):
     """
 
     label: ClassVar[str] = "Attention, step by step"
-    height: ClassVar[int] = 870
-    height_narrow: ClassVar[int] = 1550
+    height: ClassVar[int] = 745
+    height_narrow: ClassVar[int] = 1470
 
     def __init__(
         self,
@@ -248,9 +249,9 @@ def _join(words: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _short(x: float) -> str:
-    """Up to three decimals, without zeros at the end."""
-    text = fmt(x, 3)
+def _short(x: float, digits: int = 3) -> str:
+    """Up to so many decimals, without zeros at the end."""
+    text = fmt(x, digits)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -274,6 +275,39 @@ def notices(result: Mapping[str, Any], ties: list) -> list[str]:
                 for group in groups
             ]
     return said
+
+
+def enough(least: int, same: Callable[[int], bool]) -> int:
+    """The fewest digits, from `least` on, with which a printed sum can be redone."""
+    return next((n for n in range(least, 9) if same(n)), 9)
+
+
+def weight_in_full(result: Mapping[str, Any], head: int, i: int, j: int) -> str:
+    """The calculation of one weight, as the page writes it under its title.
+
+    >>> weight_in_full(trace.to_json(trace.attention()), 0, 1, 0)
+    'e^1 / (e^1 + e^0.5 + e^1) = 2.718 / 7.085 = 0.384'
+    """
+    scores = result["scaled_scores"][head][i]
+    value = result["weights"][head][i][j]
+    mine, total = exp(scores[j]), sum(map(exp, scores))
+    legible = total < 1e6 and mine >= 0.0005
+    places = enough(
+        3, lambda n: fmt(round(mine, n) / round(total, n) if total else 0) == fmt(value)
+    )
+    digits = 4
+    if legible:
+        digits = enough(
+            4,
+            lambda n: (
+                _short(exp(round(scores[j], n)), places) == _short(mine, places)
+                and _short(sum(exp(round(x, n)) for x in scores), places)
+                == _short(total, places)
+            ),
+        )
+    powers = [f"e^{_short(x, digits)}" for x in scores]
+    middle = f" = {_short(mine, places)} / {_short(total, places)}" if legible else ""
+    return f"{powers[j]} / ({' + '.join(powers)}){middle} = {fmt(value)}"
 
 
 # ---- The first frame -------------------------------------------------------------
@@ -323,6 +357,11 @@ class _Page(Drawing):
                 self.badge(x + j * step + cell - 3, y + i * (self.tall + self.gap) + 3)
         return right
 
+    def pick(self, x: float, y: float, rows: int, cell: float) -> None:
+        """A ring around the weight whose sum is written out below: row 2, column 1."""
+        top = y + min(1, rows - 1) * (self.tall + self.gap)
+        self.rect(x - 1, top - 1, cell + 2, self.tall + 2, None, "ink", 3, 3)
+
     def badge(self, x: float, y: float) -> None:
         """The sign of an exact tie; a shape, so that it needs no colour."""
         self.circle(x, y, 8, "paper", "ink")
@@ -353,6 +392,7 @@ def _one_head(result: dict, ties: list, alt: str) -> Drawing:
     start = right + 104
     page.arrow(right + 12, start - 10, y + tall / 2, f"÷ √{width}", "softmax")
     right = page.titled(start, y, "weights", weights, 64, (), words, ties[0])
+    page.pick(start, y, rows, 64)
     for i in range(rows):
         page.text(right + 16, y + i * 36 + 22, "sum 1", 14, "muted")
     page.width = max(page.width, right + 70)
@@ -384,6 +424,8 @@ def _many_heads(result: dict, ties: list, alt: str) -> Drawing:
         right = page.titled(
             start, y, "weights", result["weights"][h], 62, (), words, ties[h]
         )
+        if h == 0:
+            page.pick(start, y, rows, 62)
         start = right + 74
         page.arrow(right + 16, start - 8, y + tall / 2, f"· V{'₁₂₃₄₅₆₇₈'[h]}")
         own = names[h * part : (h + 1) * part]
@@ -395,7 +437,13 @@ def _many_heads(result: dict, ties: list, alt: str) -> Drawing:
 
 
 def _finish(page: _Page, y: float, result: dict, ties: list) -> Drawing:
-    """The sentences under the picture, and the height that came out."""
+    """The ringed weight in full, the sentences, and the height that came out."""
+    words, head = result["words"], "" if len(ties) == 1 else "head 1, "
+    i = min(1, len(words) - 1)
+    y += 32
+    page.text(
+        16, y, f"{head}{words[i]} to {words[0]}: {weight_in_full(result, 0, i, 0)}", 15
+    )
     for line in notices(result, ties):
         y += 28
         page.badge(24, y - 5)

@@ -348,7 +348,7 @@ export function matrixTable({
     return h("td", { "data-value": String(v) }, Number.isInteger(v) && digits === 0 ? count(v) : fmt(v, digits));
   };
   const corner = rowName && colName ? `${rowName} \\ ${colName}` : rowName || colName;
-  return h("div", { class: "dd-scroll", tabindex: "0", role: "region", "aria-label": caption },
+  return scrolling(caption, { class: "dd-scroll" },
     h("table", { class: "dd-table", "data-table": name },
       h("caption", {}, rich(caption)),
       h("thead", {}, h("tr", {},
@@ -394,6 +394,23 @@ async function copyText(text) {
     area.remove();
     return done;
   }
+}
+
+// A box that may scroll sideways: in the order of Tab only while it does. Its name is that
+// of a group: a page of landmarks is a page without any.
+export function scrolling(name, attrs = {}, ...children) {
+  const box = h("div", { role: "group", "aria-label": name, ...attrs }, ...children);
+  const look = () => {
+    if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+    else if (box !== document.activeElement) box.removeAttribute("tabindex");
+  };
+  if (globalThis.ResizeObserver) {
+    const watcher = new ResizeObserver(look);
+    const watch = () => [box, ...box.children].forEach((node) => watcher.observe(node));
+    new MutationObserver(() => { watch(); look(); }).observe(box, { childList: true });
+    watch();
+  }
+  return box;
 }
 
 // Lays a widget out in `el`: at most two controls, the figure below them, summary, the
@@ -464,7 +481,7 @@ export function shell(el, {
     h("p", { class: "dd-title" }, rich(title)),
     top, row(controls),
     h("div", { class: "dd-picture" }, node(figure)),
-    summary && line, live, row(below),
+    summary && line, (summary || link) && live, row(below),
     more.length > 0 && h("details", { class: "dd-more" }, h("summary", {}, "More"), row(more)),
     !bar && buttons,
     table && tableBox, paperBox,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Where a trained model's heads look, and what changes when one is taken away.
 // Python computed every number (head_explorer.py); this file unpacks, sorts and draws.
-import { button, choice, cividis, decode24, fmt, h, inkOn, matrixTable, onData, shell, store, svg, uid } from "./common.js";
+import { button, choice, cividis, decode24, fmt, h, inkOn, matrixTable, onData, scrolling, shell, store, svg, uid } from "./common.js";
 
 const signed = (x, digits) => (x > 0 && Number(x.toFixed(digits)) !== 0 ? "+" : "") + fmt(x, digits);
 
@@ -35,10 +35,11 @@ export function pairs(data, layer, head) {
   return found;
 }
 
-// Heads by what their removal changes, most first: {layer, head, effect, peak, rank}.
+// Heads by what their removal changes, most first:
+// {layer, head, effect, peak, peak_on_words, rank}.
 export function ranking(data) {
   const all = data.effect.flatMap((row, layer) => row.map((effect, head) => ({
-    layer, head, effect, peak: data.peak[layer][head],
+    layer, head, effect, peak: data.peak[layer][head], peak_on_words: data.peak_on_words[layer][head],
   })));
   all.sort((a, b) => b.effect - a.effect);
   all.forEach((item, i) => { item.rank = i + 1; });
@@ -88,13 +89,19 @@ const wide = (words) => Math.max(...words.map((w) => w.length)) * 8.2 + 8;
 const colour = (name) => `fill: var(--dd-${name})`;
 const text = (x, y, words, attrs = {}) => svg("text", { x, y, "font-size": 15, ...attrs }, words);
 
+// What each query reads most, for who can't see the picture.
+const chiefly = ({ rows, columns }, map) => `Most weight: ${map.map((row, i) => {
+  const j = row.indexOf(Math.max(...row));
+  return `${rows[i]} to ${columns[j]} (${fmt(row[j], 2)})`;
+}).join(", ")}.`;
+
 // Queries on the left, keys on the right, a line for each weight of at least 0.02.
 function drawLines({ rows, columns }, map) {
   const [T, S] = [rows.length, columns.length];
-  const step = Math.max(T, S) > 9 ? 26 : 34;
+  const step = Math.max(T, S) > 9 ? 24 : 29;
   const [a, b] = [wide(rows), wide(columns)];
-  const reach = Math.max(110, 330 - a - b);
-  const y = (i) => 42 + i * step;
+  const reach = Math.max(100, 280 - a - b);
+  const y = (i) => 38 + i * step;
   const lines = map.flatMap((row, i) => row.map((w, j) => ({ w, i, j })))
     .filter(({ w }) => w >= 0.02).sort((p, q) => p.w - q.w)
     .map(({ w, i, j }) => svg("line", {
@@ -104,7 +111,7 @@ function drawLines({ rows, columns }, map) {
     }));
   return svg("svg", {
     viewBox: `0 0 ${a + reach + b} ${y(Math.max(T, S)) - step + 14}`, width: a + reach + b,
-    role: "img", "aria-label": "Lines from each query to the keys it reads; the table has the numbers.",
+    role: "img", "aria-label": `Lines from each query to the keys it reads. ${chiefly({ rows, columns }, map)}`,
   },
   text(a, 16, "query", { "text-anchor": "end", "font-size": 14, style: colour("muted") }),
   text(a + reach, 16, "key", { "font-size": 14, style: colour("muted") }),
@@ -116,8 +123,8 @@ function drawLines({ rows, columns }, map) {
 function drawMap({ rows, columns }, map) {
   const [T, S] = [rows.length, columns.length];
   const numbers = Math.max(T, S) <= 8;
-  const cell = numbers ? 41 : 24;
-  const tall = numbers ? 32 : 24;
+  const cell = numbers ? 39 : 22;
+  const tall = numbers ? 29 : 22;
   const left = Math.max(wide(rows) + 4, 62);
   const upright = columns.every((w) => w.length * 8.2 <= cell + 4);
   const top = upright ? 46 : 30 + wide(columns) * 0.75;
@@ -126,7 +133,7 @@ function drawMap({ rows, columns }, map) {
     viewBox: `0 0 ${left + S * cell + (upright ? 4 : 40)} ${top + T * tall + 4}`,
     width: left + S * cell + (upright ? 4 : 40),
     style: `min-width: ${Math.round(0.85 * (left + S * cell))}px`, // then it scrolls
-    role: "img", "aria-label": "Heat map: rows are queries, columns are keys; the table has the numbers.",
+    role: "img", "aria-label": `Heat map: rows are queries, columns are keys. ${chiefly({ rows, columns }, map)}`,
   },
   text(left - 6, top - 8, "query ↓", { "text-anchor": "end", "font-size": 13, style: colour("muted") }),
   text(left, 16, "key →", { "font-size": 13, style: colour("muted") }),
@@ -142,19 +149,23 @@ function drawMap({ rows, columns }, map) {
   ])));
 }
 
-// One ring for each head: how striking its map is against what its removal changes.
-function drawScatter(data, ranked, layer, head) {
-  const [W, H, left, top] = [280, 200, 48, 46];
+// One ring for each head: how sharp its map is against what its removal changes. `key`
+// is the measure of sharpness, peak or peak_on_words.
+function drawScatter(data, ranked, layer, head, key) {
+  const [W, H, left, top] = [220, 150, 48, 40];
   const most = ranked[0].effect;
-  const at = (item) => [left + W * item.peak, top + H * (1 - 0.94 * item.effect / most)];
+  const at = (item) => [left + W * item[key], top + H * (1 - 0.94 * item.effect / most)];
+  const words = key === "peak" ? "all keys" : "[CLS] left out";
+  const found = data[key === "peak" ? "pearson" : "pearson_on_words"];
   const [px, py] = at(ranked.find((item) => item.layer === layer && item.head === head));
   const quiet = (x, y, words, attrs = {}) => text(x, y, words, { "font-size": 14, style: colour("muted"), ...attrs });
   return svg("svg", {
     viewBox: `0 0 ${left + W + 24} ${top + H + 44}`, width: left + W + 24, role: "img",
-    "aria-label": `Scatter plot of ${ranked.length} heads; the table has the numbers.`,
+    "aria-label": `Scatter plot of ${ranked.length} heads, ${words}: correlation ${signed(found, 2)}; the table has the numbers.`,
   },
+  text(left + 10, 20, [svg("tspan", { "font-weight": 650 }, words), `: correlation ${signed(found, 2)}`]),
   svg("path", { d: `M${left} ${top - 8}V${top + H}H${left + W}`, fill: "none", style: "stroke: var(--dd-muted)" }),
-  quiet(left - 6, 16, "↑ mean change of cosines"),
+  quiet(left + 10, 38, "↑ mean change of cosines"),
   quiet(left - 6, top + H * 0.06 + 5, fmt(most), { "text-anchor": "end" }),
   quiet(left - 6, top + H + 5, "0", { "text-anchor": "end" }),
   quiet(left, top + H + 20, "0", { "text-anchor": "middle" }),
@@ -297,25 +308,30 @@ export default {
     const grid = headGrid(data, s);
 
     const closeTitle = h("p", { class: "dd-heading" });
-    const closeView = h("div", { class: "dd-view", tabindex: "0", role: "region", "aria-label": "The chosen head" });
+    const closeView = scrolling("The chosen head", { class: "dd-view" });
     const closeWords = h("div", {});
     const pairTitle = h("p", { class: "dd-heading" });
     const texts = h("ol", { class: "dd-texts" });
-    const pairBox = h("div", { class: "dd-view", tabindex: "0", role: "region", "aria-label": "Cosines of the sentences" });
+    const pairBox = scrolling("Cosines of the sentences", { class: "dd-view" });
     const pairWords = h("p", { class: "dd-quiet" });
-    const remove = button("Remove this head", () => s.set({ removed: !s.get().removed }), { "aria-pressed": false });
-    const scatter = h("div", { class: "dd-view", tabindex: "0", role: "region", "aria-label": "All heads compared" });
+    const remove = button("Remove this head", () => s.set({ removed: !s.get().removed }));
+    const scatter = scrolling("All heads compared", { class: "he-two dd-view" });
     const list = h("ol", { class: "dd-rank" });
     const predictWords = h("p", {});
 
-    const figure = h("div", {},
-      grid.el,
-      h("div", { class: "dd-panels" },
-        h("div", {}, closeTitle, closeView, closeWords),
-        full && h("div", {}, pairTitle, texts, pairBox, remove, pairWords)),
+    const brief = h("p", { class: "he-brief", "aria-hidden": "true" });
+    const figure = h("div", { class: "he-figure" },
+      h("div", { class: "he-main" },
+        h("div", { class: "he-all" }, grid.el, brief,
+          h("p", { class: "he-legend" }, "Each square is a head’s map: rows ask, columns are read, bright is much.",
+            full && " The bar under it: how much the cosines change when the head is removed.")),
+        h("div", { class: "he-close" }, closeTitle, closeView, closeWords)),
+      full && h("div", { class: "he-lower" },
+        h("div", { class: "he-bar" }, pairTitle, remove),
+        h("div", { class: "he-pairs" }, h("div", {}, pairBox), h("div", {}, texts, pairWords))),
       full && h("details", { class: "dd-predict" },
         h("summary", {}, "Predict first: do the most striking maps belong to the heads that matter most?"),
-        h("div", { class: "dd-panels" }, h("div", {}, scatter), h("div", {}, list)), predictWords));
+        predictWords, scatter, list));
 
     const menu = h("select", { class: "dd-select", id: uid("sentence") });
     const fillMenu = () => {
@@ -362,10 +378,9 @@ export default {
           h("span", {}, h("span", { class: "dd-fill", style: `width: ${(100 * x.effect / ranked[0].effect).toFixed(1)}%` })),
           h("span", {}, fmt(x.effect, 4)));
       }));
-      const striking = ranked.reduce((a, b) => (b.peak > a.peak ? b : a));
-      predictWords.textContent = `Correlation ${fmt(data.pearson, 2)} (of ranks: ${fmt(data.spearman, 2)}): here a ` +
-        `striking map does not mark a head that matters. The most striking one, ${short(striking.layer, striking.head)} ` +
-        `(${fmt(striking.peak)}), is number ${striking.rank} of ${ranked.length}. “Matters” means these cosines, on ` +
+      const sharpest = ranked.reduce((a, b) => (b.peak > a.peak ? b : a));
+      predictWords.textContent = `${data.verdict} The sharpest map of all, ${short(sharpest.layer, sharpest.head)} ` +
+        `(${fmt(sharpest.peak)}), is number ${sharpest.rank} of ${ranked.length}. “Matters” means these cosines, on ` +
         `these ${data.sentences.length} sentences; another measure can rank otherwise.`;
     }
 
@@ -373,20 +388,18 @@ export default {
       const { removed } = s.get();
       const [atCls, atWords] = data.values[layer][head];
       closeWords.replaceChildren(
-        h("p", { class: "dd-quiet" }, `Its value vectors: length ${fmt(atCls, 2)} at [CLS], ${fmt(atWords, 2)} at words. ` +
-          (atCls < atWords / 4 ? "So what it reads from [CLS] adds little." : "")));
-      pairTitle.textContent = removed ? `Cosines without ${short(layer, head)}` : "Cosines of the sentences";
+        h("p", { class: "dd-quiet" }, `Its value vectors: length ${fmt(atCls, 2)} at [CLS], ${fmt(atWords, 2)} at words.`));
+      pairTitle.textContent = removed ? `Cosines without ${short(layer, head)}` : "Cosines of the sentences’ vectors";
       texts.replaceChildren(...data.sentences.map((x, i) =>
         h("li", { "aria-current": i === s.get().sentence ? "true" : null }, `${i + 1}  ${x.text}`)));
       pairBox.replaceChildren(pairTable(data, pairs(data, layer, head), removed));
-      remove.setAttribute("aria-pressed", String(removed));
       remove.textContent = removed ? "Put it back" : "Remove this head";
       const { effect, rank } = ranked.find((x) => x.layer === layer && x.head === head);
       pairWords.replaceChildren(removed
         ? `Mean change ${fmt(effect, 4)}: number ${rank} of ${ranked.length}. In code: `
         : "In code: ",
       h("span", { class: "dd-code" }, `ablate(model, ${layer}, ${head})`));
-      scatter.replaceChildren(drawScatter(data, ranked, layer, head));
+      scatter.replaceChildren(...["peak", "peak_on_words"].map((key) => drawScatter(data, ranked, layer, head, key)));
       drawRank(layer, head);
     }
 
@@ -396,9 +409,20 @@ export default {
       if (drawn !== item) { grid.show(mapsOf(i)); drawn = item; }
       grid.choose(layer, head);
       menu.value = String(i);
+      brief.textContent = briefly();
       closeTitle.textContent = `${short(layer, head)} reads “${item.text}”`;
       closeView.replaceChildren(s.get().view === "map" ? drawMap(item, map) : drawLines(item, map));
       if (full) drawFull(layer, head);
+    }
+
+    // What the arrow keys change, in the line under the grid.
+    function briefly() {
+      const { layer, head } = s.get();
+      if (!full) return summary();
+      const { name, mean } = manner(data, layer, head);
+      const { effect, rank } = ranked.find((x) => x.layer === layer && x.head === head);
+      return `${short(layer, head)}: ${fmt(mean)} of a word’s weight on ${PLACES[name]}; removal changes ` +
+        `cosines by ${fmt(effect, 4)}, number ${rank} of ${ranked.length}.`;
     }
 
     function summary() {
@@ -410,7 +434,8 @@ export default {
         return `${name}: “${item.rows[0]}” reads most from “${item.columns[j]}” (${fmt(row[j])}).`;
       }
       const { effect, rank } = ranked.find((x) => x.layer === layer && x.head === head);
-      return `${name}: on average ${manner(data, layer, head).words}. Removing it changes the cosines by ` +
+      const gone = s.get().removed ? `${short(layer, head)} removed. ` : "";
+      return `${gone}${name}: on average ${manner(data, layer, head).words}. Removing it changes the cosines by ` +
         `${fmt(effect, 4)} on average, number ${rank} of ${ranked.length}.`;
     }
 
@@ -431,8 +456,8 @@ export default {
       }), matrixTable({
         caption: "All heads, by the mean change of the cosines when one is removed", name: "heads", rowName: "head",
         rows: ranked.map((x) => short(x.layer, x.head)),
-        cols: ["mean change", "largest weight", ...kinds.map((k) => `to ${PLACES[k]}`), "length of v at [CLS]", "at words"],
-        values: ranked.map((x) => [x.effect, x.peak, ...kinds.map((k) => data.patterns[k][x.layer][x.head]),
+        cols: ["mean change", "largest weight", "without [CLS]", ...kinds.map((k) => `to ${PLACES[k]}`), "length of v at [CLS]", "at words"],
+        values: ranked.map((x) => [x.effect, x.peak, x.peak_on_words, ...kinds.map((k) => data.patterns[k][x.layer][x.head]),
           ...data.values[x.layer][x.head]]),
       })];
     }
@@ -442,14 +467,16 @@ export default {
     const frame = shell(el, {
       model, store: s, title: full ? "Heads of a trained encoder" : "Attention heads", figure,
       controls: full ? [sentence, view] : [view],
-      more: own ? [own] : [], summary, table,
+      more: own ? [own] : [], summary, table, paper: () => table()[full ? 1 : 0],
     });
+    frame.root.classList.add("he-widget");
     draw();
     frame.refresh();
 
     const stopData = onData(model, (next) => {
       const before = data.own;
       data = next;
+      s.reread(); // a sentence that is gone, or one that came after the state that asked for it
       fillMenu();
       const answer = data.own;
       if (own?.answered && answer && JSON.stringify(answer) !== JSON.stringify(before)) {

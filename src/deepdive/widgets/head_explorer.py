@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +18,6 @@ from deepdive.heads import (
     head_maps,
     look,
     pieces,
-    rank_correlation,
 )
 from deepdive.pretrained import minilm, pool, similarity
 from deepdive.tokenizers import Encoded, Tokenizer
@@ -41,8 +41,8 @@ class HeadExplorer(Widget):
     """
 
     label: ClassVar[str] = "Heads of a trained encoder"
-    height: ClassVar[int] = 1270
-    height_narrow: ClassVar[int] = 1710
+    height: ClassVar[int] = 1030
+    height_narrow: ClassVar[int] = 1670
 
     def __init__(
         self,
@@ -68,10 +68,8 @@ class HeadExplorer(Widget):
             name=name,
             alt=_describe(self.maps, layer, head),
             caption=(
-                "Each small square is one head's attention map: rows are queries, "
-                "columns are keys, bright is much. The bar under it tells how much "
-                "the sentences' cosines change when that head is removed. A map shows "
-                "where a head looks, not what the model does with it."
+                "All heads of a trained encoder. A map shows where a head looks, not "
+                "what the model does with it; removing the head is a test of that."
             ),
             **kwargs,
         )
@@ -214,10 +212,12 @@ def _data(maps: HeadMaps) -> dict[str, Any]:
         "changes": _plain(maps.changes),
         "effect": _plain(maps.effect),
         "peak": _plain(maps.peak),
+        "peak_on_words": _plain(maps.peak_on_words),
         "patterns": {name: _plain(x) for name, x in maps.patterns.items()},
         "values": _plain(maps.value_lengths),
         "pearson": correlation(maps.peak, maps.effect),
-        "spearman": rank_correlation(maps.peak, maps.effect),
+        "pearson_on_words": correlation(maps.peak_on_words, maps.effect),
+        "verdict": verdict(maps),
         "longest": LONGEST,
         "own": None,
     }
@@ -271,15 +271,41 @@ def _ranks(effect: Tensor) -> Tensor:
     return order.argsort().reshape(effect.shape) + 1
 
 
+def signed(x: float, digits: int = 2) -> str:
+    """A number with its sign, also where it is a plus."""
+    return ("+" if x > 0 else "") + fmt(x, digits)
+
+
+def verdict(maps: HeadMaps) -> str:
+    """Does a sharp map mark a head that matters? What the two correlations say."""
+    all_keys, words = (
+        correlation(peak, maps.effect) for peak in (maps.peak, maps.peak_on_words)
+    )
+    sharp = maps.peak >= maps.peak.median()
+    sinks = (maps.patterns["CLS"][sharp] > 0.5).double().mean()
+    turns = "turns" if all_keys * words < 0 else "goes"
+    first = (
+        "Sharp maps are mostly sinks on [CLS]; leave that column out"
+        if sinks > 0.5
+        else "Leave the [CLS] column out"
+    )
+    return (
+        f"{first} and the correlation {turns} from {signed(all_keys)} to "
+        f"{signed(words)}. The picture does not settle it; removal does."
+    )
+
+
 def _describe(maps: HeadMaps, layer: int, head: int) -> str:
     effect, ranks = maps.effect, _ranks(maps.effect)
-    peak, n = float(maps.peak[layer, head]), effect.numel()
+    all_keys, words = (
+        signed(correlation(peak, effect)) for peak in (maps.peak, maps.peak_on_words)
+    )
     return (
-        f"Attention maps of {n} heads on “{maps.sentences[0]}”, and a scatter plot of "
-        f"how peaked each map is against how much removing the head changes the "
-        f"sentences' cosines (correlation {fmt(correlation(maps.peak, effect), 2)}). "
-        f"{short(layer, head)}, whose largest weights average {fmt(peak)}, is number "
-        f"{int(ranks[layer, head])} of {n} by what its removal changes."
+        f"Attention maps of {effect.numel()} heads on “{maps.sentences[0]}”, and two "
+        f"scatter plots of how sharp each map is against how much removing the head "
+        f"changes the sentences' cosines: correlation {all_keys} over all keys, {words} "
+        f"with [CLS] left out. {short(layer, head)} is number "
+        f"{int(ranks[layer, head])} of {effect.numel()} by what its removal changes."
     )
 
 
@@ -348,42 +374,45 @@ def _frame(maps: HeadMaps, layer: int, head: int, alt: str) -> Drawing:
     page.matrix(78, y + 42, weights[layer, head].tolist(), 44, 32, tokens, tokens,
                 size=13)  # fmt: skip
     below = y + 42 + len(tokens) * 34
-    mean = maps.patterns["previous"][layer, head]
-    page.text(16, below + 24, f"previous word: {fmt(float(mean))} of the weight,", 14)
-    page.text(16, below + 43, "on average over all sentences", 14)
-    _scatter(page, 386, y, 280, 200, maps, (layer, head))
-    page.height = max(below + 60, y + 290)
+    page.text(352, y, "Does a sharp map mark a head that matters?", 15, weight=650)
+    page.text(352, y + 22, "↑ mean change of cosines when removed", 13, "muted")
+    for x, peak, words in (
+        (352, maps.peak, "all keys"),
+        (534, maps.peak_on_words, "[CLS] left out"),
+    ):
+        _scatter(page, x, y + 36, 148, 150, peak, maps.effect, (layer, head))
+        page.text(x + 74, y + 222, words, 14, "ink", "middle", 600)
+        page.text(x + 74, y + 241, f"correlation {signed(correlation(peak, maps.effect))}",
+                  14, "ink", "middle")  # fmt: skip
+    page.height = max(below, y + 241)
+    for line in textwrap.wrap(verdict(maps), 92):
+        page.height += 22
+        page.text(16, page.height, line, 14)
+    page.height += 14
     return page
 
 
-def _scatter(page: Drawing, x, y, width, height, maps: HeadMaps, chosen) -> None:
+def _scatter(
+    page: Drawing, x: float, y: float, width: float, height: float,
+    peak: Tensor, effect: Tensor, chosen: tuple[int, int],
+) -> None:  # fmt: skip
     """How peaked against how much removal changes, one ring for each head."""
-    effect, peak = maps.effect, maps.peak
     top = float(effect.max())
-    page.text(x, y, "A striking map ≠ a head that matters", 15,
-              weight=650)  # fmt: skip
-    y += 24
-    y0 = y + height * 0.06
-    page.text(x - 6, y0 + 5, fmt(top), 13, "muted", "end")
-    page.text(x - 6, y + height + 5, "0", 13, "muted", "end")
+    page.text(x + 4, y + height * 0.06 + 4, fmt(top), 12, "muted")
     page.line(x, y, x, y + height, "muted")
     page.line(x, y + height, x + width, y + height, "muted")
-    for layer, head in torch.cartesian_prod(*map(torch.arange, effect.shape)).tolist():
-        px = x + width * float(peak[layer, head])
-        py = y + height * (1 - 0.94 * float(effect[layer, head]) / top)
-        if (layer, head) == chosen:
+    for place in torch.cartesian_prod(*map(torch.arange, effect.shape)).tolist():
+        px = x + width * float(peak[tuple(place)])
+        py = y + height * (1 - 0.94 * float(effect[tuple(place)]) / top)
+        if tuple(place) == chosen:
             page.circle(px, py, 6, "ink")
-            page.rect(px - 50, py - 30, 56, 20, "paper")
-            page.text(px + 4, py - 15, short(layer, head), 14, "ink", "end", 650)
+            page.text(px - 8, py - 9, short(*chosen), 13, "ink", "end", 650)
         else:
-            page.circle(px, py, 3.5, None, "muted")
-    page.text(x + width / 2, y + height + 20, "a word's largest weight, mean", 13,
-              "muted", "middle")  # fmt: skip
-    page.text(x, y + height + 20, "0", 13, "muted", "middle")
-    page.text(x + width, y + height + 20, "1", 13, "muted", "middle")
-    page.text(x + 8, y + 4, "↑ mean change of cosines when removed", 13, "muted")
-    page.text(x, y + height + 46, f"correlation {fmt(correlation(peak, effect), 2)} "
-              f"over {effect.numel()} heads", 14)  # fmt: skip
+            page.circle(px, py, 3, None, "muted")
+    page.text(x, y + height + 17, "0", 13, "muted", "middle")
+    page.text(x + width, y + height + 17, "1", 13, "muted", "middle")
+    page.text(x + width / 2, y + height + 17, "largest weight", 13, "muted",
+              "middle")  # fmt: skip
 
 
 def _bare_frame(data: Mapping[str, Any], alt: str) -> Drawing:

@@ -76,7 +76,7 @@ function sentenceOf({ n_heads: n, head_dim: dim, d_model: d, width, ratio }, rul
 
 // ----------------------------------------------------------------------- the picture
 
-const SIZE = 15, TALL = 30;
+const SIZE = 15, TALL = 28;
 const ink = (role) => `fill:var(--dd-${role})`;
 const label = (x, y, text, attrs = {}) => svg("text", { x, y, "font-size": SIZE, ...attrs }, text);
 const rect = (x, y, width, rx, style) =>
@@ -96,7 +96,7 @@ function cutBlock(x, y, width, parts, role) {
 
 // The input's columns, then one row for each matrix with its number of parameters.
 function blocks(cost, countO, width) {
-  const narrow = width < 560, left = narrow ? 0 : 46, step = narrow ? 60 : 38;
+  const narrow = width < 560, left = narrow ? 0 : 46, step = narrow ? 54 : 34;
   const across = narrow ? width : width - 236 - left;
   const unit = across / Math.max(cost.width, cost.d_model);
   const muted = { "text-anchor": "end", style: ink("muted") };
@@ -115,7 +115,7 @@ function blocks(cost, countO, width) {
       counted ? label(width, line(i), `${shape} = ${count(cost.q)}`, { "text-anchor": "end" })
         : label(width, line(i), "not counted", muted)];
   };
-  return svg("svg", { width, height: 5 * step + 4, "aria-hidden": true },
+  return svg("svg", { width, height: 5 * step + 4, viewBox: `0 0 ${width} ${5 * step + 4}`, "aria-hidden": true },
     label(0, line(0), "x", { "font-weight": 600 }),
     rect(left, top(0), cost.d_model * unit, 3, solid),
     label(width, line(0), `${count(cost.d_model)} columns`, muted),
@@ -133,7 +133,7 @@ function lineName({ name, values, on }, x, y, last, most) {
 
 // A small curve over the number of heads, the current point ringed.
 function plot(width, counts, lines, now) {
-  const tall = 110, left = 6, right = width - 12, foot = tall - 24, top = 14;
+  const tall = 96, left = 6, right = width - 12, foot = tall - 24, top = 14;
   const last = counts.at(-1), most = Math.max(...lines.flatMap((line) => line.values));
   const x = (n) => left + ((n - 1) / Math.max(last - 1, 1)) * (right - left);
   const y = (v) => foot - (v / most) * (foot - top);
@@ -146,7 +146,7 @@ function plot(width, counts, lines, now) {
     }),
     line.on && counts.map((n, i) => dot(n, i, line.values)),
     line.name && lineName(line, x, y, last, most)]);
-  return svg("svg", { width, height: tall, "aria-hidden": true },
+  return svg("svg", { width, height: tall, viewBox: `0 0 ${width} ${tall}`, "aria-hidden": true },
     svg("line", { x1: left, x2: right, y1: foot, y2: foot, style: "stroke:var(--dd-muted)" }),
     label(left, tall - 6, "1 head", { "font-size": 14 }),
     label(right, tall - 6, `${last} heads`, { "font-size": 14, "text-anchor": "end" }), drawn,
@@ -178,7 +178,8 @@ function counters(data, s, width) {
 // ------------------------------------------------------------------------ the widget
 
 const TITLE = "Cutting columns into heads";
-const LENGTHS = [1, 2, 3, ...Array.from({ length: 16 }, (_, i) => 2 ** (i + 2))];
+const LENGTHS = [1, 2, 3, 4, 8, 16, 32, 64, 100,
+  ...Array.from({ length: 11 }, (_, i) => 2 ** (i + 7))];
 const ROWS = {
   d_model: "columns of x", n_heads: "heads h", head_dim: "columns of a head",
   width: "columns of all heads", seq_len: "words N", q: "parameters of W_Q",
@@ -233,8 +234,7 @@ function render({ model, el }) {
   const back = button("Back", () => visit(-1)), next = button("Next", () => visit(1));
   const [words, block, cards] = ["hs-words", "hs-block", "hs-cards"].map((c) => h("div", { class: c }));
   const title = h("p", { class: "hs-step" });
-  const figure = h("div", { class: "hs-figure" },
-    h("div", { class: "hs-stepper" }, back, title, next), words, block, cards);
+  const figure = h("div", { class: "hs-figure" }, block, words, cards);
   const heads = headSlider(s);
 
   const draw = () => {
@@ -256,6 +256,7 @@ function render({ model, el }) {
 
   const view = shell(el, {
     model, store: s, title: TITLE, figure,
+    top: h("div", { class: "hs-stepper" }, back, title, next),
     controls: [heads, choice({ label: "Head width", store: s, key: "rule", options: [
       { value: "split", label: "d / h" }, { value: "fixed", label: "fixed" }] })],
     more: [
@@ -271,7 +272,7 @@ function render({ model, el }) {
   });
   view.root.classList.add("hs-widget");
   const stop = [s.subscribe(draw),
-    onData(model, (fresh) => { data = fresh; draw(); view.refresh(); }),
+    onData(model, (fresh) => { data = fresh; s.reread(); draw(); view.refresh(); }),
     onResize(figure, (wide) => { width = wide; draw(); })];
   draw();
   return () => { stop.forEach((f) => f()); view.destroy(); };

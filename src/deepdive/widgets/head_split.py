@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 from deepdive.widgets.base import Widget
 from deepdive.widgets.svg import Drawing
 
+WORDS = 100  # words N, where an example names no length of its own
+
 PRESETS = (
     {
         "name": "“cats chase mice”",
@@ -24,7 +26,7 @@ PRESETS = (
         "d_model": 512,
         "n_heads": 8,
         "head_dim": 64,
-        "seq_len": 512,
+        "seq_len": WORDS,
         "note": "Base model of Vaswani et al. 2017, Table 3.",
     },
     {
@@ -32,7 +34,7 @@ PRESETS = (
         "d_model": 1024,
         "n_heads": 128,
         "head_dim": 128,
-        "seq_len": 512,
+        "seq_len": WORDS,
         "note": "The heads together are 16 times as wide as the model.",
     },
     {
@@ -40,18 +42,20 @@ PRESETS = (
         "d_model": 3072,
         "n_heads": 16,
         "head_dim": 256,
-        "seq_len": 512,
-        "note": "Each head is a little wider than d / h = 192.",
+        "seq_len": WORDS,
+        "note": "Each head is a third wider than d / h = 192.",
     },
     {
         "name": "DeepSeek-V2",
         "d_model": 5120,
         "n_heads": 128,
         "head_dim": 128,
-        "seq_len": 512,
+        "seq_len": WORDS,
         "note": (
-            "DeepSeek-V2 projects differently (multi-head latent attention). Only the "
-            "width is its own: the parameters are those of a plain layer of that width."
+            "Counted is a plain layer with heads as wide as DeepSeek-V2’s v, 128. There q "
+            "and k are 192 wide (128 + 64 for rotary positions), and latent attention "
+            "(MLA) makes q, k and v from narrow latents: this counts the 128-wide value "
+            "side only, and the parameters are not DeepSeek-V2’s."
         ),
     },
 )
@@ -62,7 +66,7 @@ def head_cost(
     d_model: int,
     n_heads: int,
     head_dim: int | None = None,
-    seq_len: int = 512,
+    seq_len: int = WORDS,
     count_o: bool = True,
 ) -> dict[str, Any]:
     """Count the parameters and the score entries of one attention layer without biases.
@@ -131,7 +135,7 @@ class HeadSplit(Widget):
         d_model: columns of the layer's input.
         n_heads: heads at the start.
         head_dim: columns of one head; None for d_model / n_heads.
-        seq_len: words N, for the score entries; None for what the example has, or 512.
+        seq_len: words N, for the score entries; None for what the example has, or 100.
         count_o: whether W_O is counted at the start.
         name: the slug that keeps two such figures on one page apart.
 
@@ -144,8 +148,8 @@ class HeadSplit(Widget):
     """
 
     label: ClassVar[str] = "Cutting columns into heads"
-    height: ClassVar[int] = 840
-    height_narrow: ClassVar[int] = 1460
+    height: ClassVar[int] = 720
+    height_narrow: ClassVar[int] = 1360
 
     def __init__(
         self,
@@ -158,7 +162,7 @@ class HeadSplit(Widget):
         **kwargs: Any,
     ) -> None:
         cost = head_cost(
-            d_model, n_heads, head_dim, 512 if seq_len is None else seq_len, count_o
+            d_model, n_heads, head_dim, WORDS if seq_len is None else seq_len, count_o
         )
         shape = {key: cost[key] for key in ("d_model", "n_heads", "head_dim")}
         presets = [dict(preset) for preset in PRESETS]

@@ -96,21 +96,21 @@ export default {
       const names = Math.max(narrow ? 58 : 82, longest + 12);
       const status = narrow ? 58 : 74;
       const side = wide ? 128 : 0;
-      const size = Math.min(52, Math.floor((width - names - status - side) / most) - gap);
+      const size = Math.min(wide ? 36 : 44, Math.floor((width - names - status - side) / most) - gap);
       const turned = size + gap < longest;
-      const top = turned ? 92 : 62;
+      const top = turned ? 80 : 58;
       const grid = most * (size + gap);
-      const height = top + grid + (wide ? 6 : 104);
+      const height = top + grid + (wide ? 6 : 96);
       const at = (i) => i * (size + gap);
       const facts = [
         [`${found.allowed} of ${found.cells}`, "cells allowed"],
         [`${found.changed} of ${n - 1}`, "older rows changed"],
-        [`${found.leaks} of ${n - 1}`, targets ? "see their target" : "see the next word"],
+        [`${found.leaks} of ${n - 1}`, "rows that peek at", targets ? "their target" : "the next word"],
       ];
       picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
       picture.setAttribute("width", width);
       picture.setAttribute("height", height);
-      picture.setAttribute("aria-label", `Grid of ${n} queries by ${n} keys, ${summary()}`);
+      picture.setAttribute("aria-label", `Grid of ${n} queries by ${n} keys; the line below it says what it shows.`);
       picture.replaceChildren(...[
         svg("text", { x: names, y: 18, class: "dd-axis dd-k" }, "key →"),
         svg("text", { x: names - 10, y: top - 12, class: "dd-axis dd-q", "text-anchor": "end" },
@@ -135,12 +135,13 @@ export default {
               class: `dd-status${changed[t] || leak ? " mg-strong" : ""}` }, leak ? "leak" : said),
           ];
         }),
-        facts.map(([big, small], i) => {
-          const [x, y] = wide ? [width - side + 2, top + 30 + i * 92]
-            : [Math.max(names + 40, 110), top + grid + 32 + i * 30];
+        facts.map(([big, ...small], i) => {
+          const [x, y] = wide ? [width - side + 2, top + 28 + i * 84]
+            : [Math.max(names + 40, 110), top + grid + 30 + i * 28];
           return [
             svg("text", { x, y, class: "dd-big", "text-anchor": wide ? "start" : "end" }, big),
-            svg("text", { x: wide ? x : x + 10, y: wide ? y + 22 : y - 1, class: "dd-status" }, small),
+            (wide ? small : [small.join(" ")]).map((words, line) => svg("text", {
+              x: wide ? x : x + 10, y: wide ? y + 22 + 18 * line : y - 1, class: "dd-status" }, words)),
           ];
         }),
       ].flat(Infinity).filter(Boolean));
@@ -155,8 +156,8 @@ export default {
       const how = rule === "prefix" ? `prefix of ${prefix}` : rule;
       const last = words[n - 1];
       const older = n === 1 ? "" : found.changed
-        ? ` Appending “${last}” changed ${found.changed} of ${n - 1} older rows: their K and V go stale.`
-        : ` Appending “${last}” left all older rows as they were: their K and V can be kept.`;
+        ? ` Appending “${last}” changed ${found.changed} of ${n - 1} older rows, so the next layer’s K and V change too.`
+        : ` Appending “${last}” left all older rows as they were: the next layer’s K and V stay, and can be kept.`;
       const leak = state.targets && n > 1 ? (found.leaks
         ? ` ${found.leaks} of ${n - 1} rows can read the word they should predict: a leak.`
         : " No row can read the word it should predict.") : "";
@@ -172,7 +173,7 @@ export default {
           colName: "key", rows: own, cols: own, values: allowed(...args(state)), digits: 0 }),
         matrixTable({ name: "counts", caption: "Counts", cols: ["number"], digits: 0,
           rows: ["cells allowed", "cells in all", "older rows kept", "older rows changed",
-            "rows that see the next word"],
+            "rows that peek at the next word"],
           values: Object.values(found).map((v) => [v]) }),
       ];
     };
@@ -189,6 +190,7 @@ export default {
     };
     const ui = shell(el, {
       model, store: s, title: "Who may attend to whom", figure: box, summary, table,
+      paper: () => table()[1],
       controls: [
         choice({ label: "Rule", store: s, key: "rule", options: [
           { value: "causal", label: "causal" },
@@ -196,12 +198,12 @@ export default {
           { value: "prefix", label: "prefix" },
         ] }),
         prefix,
+        h("div", { class: "dd-row" }, append, remove),
       ],
       more: [
         slider({ label: "Window (causal and prefix)", min: 1, max: most, store: s, key: "window" }),
         toggle({ label: "Ring each row's target: the next word", store: s, key: "targets" }),
       ],
-      actions: [append, remove],
     });
     s.subscribe(() => { arm(); draw(); });
     arm();

@@ -81,8 +81,8 @@ class MaskGrid(Widget):
     """
 
     label = "Who may attend to whom"
-    height = 830
-    height_narrow = 980
+    height = 745
+    height_narrow = 1010
 
     def __init__(
         self,
@@ -194,13 +194,14 @@ class MaskGrid(Widget):
                 x + n * (size + gap) + 8, top + size / 2 + 5, status, 14, "muted"
             )
         side = x + n * (size + gap) + 84
-        for i, (big, small) in enumerate(
+        for i, (big, *small) in enumerate(
             (
                 (f"{found['allowed']} of {found['cells']}", "cells allowed"),
-                (f"{found['changed']} of {n - 1}", "older words see more"),
-                (f"{found['leaks']} of {n - 1}", "see their next word"),
+                (f"{found['changed']} of {n - 1}", "older rows changed"),
+                (f"{found['leaks']} of {n - 1}", "rows that peek at", "the next word"),
             )
         ):
             drawing.text(side, y + 26 + i * 84, big, 26, weight=650)
-            drawing.text(side, y + 48 + i * 84, small, 14, "muted")
+            for line, words_ in enumerate(small):
+                drawing.text(side, y + 48 + 18 * line + i * 84, words_, 14, "muted")
         return drawing.svg()

@@ -106,9 +106,10 @@ function question(item, number, s) {
     }
   };
   const go = button("", act);
+  const row = h("div", { class: "dd-buttons" }, go);
   const el = h("fieldset", { class: "qz-question", "data-id": item.id },
     h("legend", {}, h("span", { class: "dd-number" }, number && `${number}. `), h("span", {}, prose(item.prompt))),
-    field, h("div", { class: "dd-buttons" }, go), result);
+    field, row, result);
   let shown = "";
   const show = ({ answers, checked }) => {
     const answer = answers[item.id];
@@ -116,7 +117,9 @@ function question(item, number, s) {
     if (item.kind === "number") {
       if (inputs[0].value !== String(answer ?? "")) inputs[0].value = answer ?? "";
     } else inputs.forEach((radio, i) => { radio.checked = i === answer; });
-    inputs.forEach((input) => { input.disabled = open; });
+    // A disabled field would drop the focus that Enter left in it.
+    const lock = item.kind === "number" ? "readOnly" : "disabled";
+    inputs.forEach((input) => { input[lock] = open; });
     go.textContent = predict ? (open ? "Close the answer" : "Open the answer") : open ? "Try again" : "Check";
     const key = open ? `open ${answer}` : `kept ${predict && answer !== undefined}`;
     if (key === shown && key !== "kept false") return;
@@ -125,7 +128,7 @@ function question(item, number, s) {
     else if (predict && answer !== undefined) note("Your prediction is kept. Read on, then open the answer.");
     else result.replaceChildren();
   };
-  return { el, show };
+  return { el, row, show };
 }
 
 export default {
@@ -138,7 +141,8 @@ export default {
     const questions = items.map((item, i) => question(item, items.length > 1 && i + 1, s));
     const marked = items.some((item) => item.kind !== "predict");
     const ui = shell(el, {
-      model, store: s, title, figure: h("div", { class: "qz-quiz" }, questions.map((q) => q.el)),
+      model, store: s, title, bar: questions.length === 1 ? questions[0].row : null,
+      figure: h("div", { class: "qz-quiz" }, questions.map((q) => q.el)),
       summary: marked ? () => {
         const [right, done] = score(items, s.get());
         const all = items.filter((item) => item.kind !== "predict").length;

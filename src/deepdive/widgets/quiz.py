@@ -140,14 +140,20 @@ def _room(items: Sequence[Mapping[str, Any]], letters: int) -> int:
     return height
 
 
+def _heading(n: int) -> str:
+    """ "Seven questions": the page around it says already what they are for."""
+    words = "One Two Three Four Five Six Seven Eight Nine Ten Eleven Twelve".split()
+    return f"{words[n - 1] if n <= len(words) else n} question{'s' * (n > 1)}"
+
+
 class Quiz(Widget):
     """Questions with native controls, an explanation for every option, and a score.
 
     Args:
         items: as the module's docstring says.
         name: slug, unique in the book: a reader's answers are kept under it.
-        title: heading; by default "Check yourself", or "Predict first" where every
-            item is a prediction.
+        title: heading; by default the number of questions, such as "Seven
+            questions", or "Predict first" where every item is a prediction.
 
     Raises:
         ValueError: an item breaks the schema, or two share an id.
@@ -173,7 +179,7 @@ class Quiz(Widget):
             raise ValueError(f"ids must differ, got {ids}")
         mixed = [_mixed(item) for item in items]
         foresight = all(item["kind"] == "predict" for item in items)
-        self.label = title or ("Predict first" if foresight else "Check yourself")
+        self.label = title or ("Predict first" if foresight else _heading(len(items)))
         self._items = mixed
         self.height, self.height_narrow = (_room(mixed, n) for n in (70, 29))
         many = f"{len(mixed)} question{'s' if len(mixed) > 1 else ''}"

@@ -14,6 +14,9 @@ export function weights(scores, d, scaled, t = 1) {
   return softmax(scores.map((s) => s / divisor(d, scaled, t)));
 }
 
+// 0.76325 → "76 %"
+const percent = (share) => `${Math.round(100 * share)} %`;
+
 // The largest weight p, where it stands, and its slope p(1 − p).
 export function largest(shares) {
   const p = Math.max(...shares);
@@ -25,19 +28,24 @@ const WAYS = [
   { key: "scaled", scaled: true, words: "÷ √d_k", dash: null },
 ];
 
+// Room for the names of the lines, which stand at their right ends.
+const NAMES = 82;
+
 // Where everything stands for a given width of the picture.
 function layout(width) {
   const wide = width >= 600;
-  const bars = { x: 40, y: width >= 400 ? 44 : 66, w: wide ? width * 0.56 - 50 : width - 44, h: wide ? 290 : 200 };
-  const x = wide ? width * 0.56 + 50 : 44;
-  const w = width - x - 10;
-  const first = wide ? 48 : bars.y + bars.h + 110;
-  const plotH = wide ? 96 : 110;
+  const bars = { x: 40, y: width >= 400 ? 44 : 66, w: wide ? width * 0.5 - 50 : width - 44, h: wide ? 268 : 170 };
+  const x = wide ? width * 0.5 + 46 : 44;
+  const w = width - x - NAMES;
+  const first = wide ? 48 : bars.y + bars.h + 96;
+  const plotH = wide ? 84 : 96;
+  const second = first + plotH + 104;
   return {
-    bars, height: wide ? 388 : first + 2 * plotH + 142,
+    bars, height: second + plotH + 40,
     plots: [
       { what: "largest", words: "mean largest weight", high: 1, x, y: first, w, h: plotH },
-      { what: "slope", words: "mean slope p(1 − p)", high: 0.25, x, y: first + plotH + 98, w, h: plotH },
+      { what: "slope", words: "mean slope p(1 − p)", under: "by the number that enters the softmax",
+        high: 0.25, x, y: second, w, h: plotH },
     ],
   };
 }
@@ -58,21 +66,20 @@ function plot(box, data, state) {
   const step = box.w / (data.widths.length - 1);
   const place = (i, v) => [box.x + i * step, box.y + box.h * (1 - v / box.high)];
   const rows = WAYS.map((way) => data[`${way.key}_${box.what}`][t]);
-  const middle = (rows[0].at(-1) + rows[1].at(-1)) / 2;
+  // The names stand beyond the ends, where no marker goes, and never on each other.
+  const ends = rows.map((row) => place(row.length - 1, row.at(-1))[1] + 5);
+  const lower = ends[0] >= ends[1] ? 0 : 1, lack = 17 - Math.abs(ends[0] - ends[1]);
+  if (lack > 0) { ends[lower] += lack / 2; ends[1 - lower] -= lack / 2; }
   return [
-    svg("text", { x: box.x - 32, y: box.y - 26, class: "dd-head" }, box.words),
+    svg("text", { x: box.x - 32, y: box.y - (box.under ? 40 : 22), class: "dd-head" }, box.words),
+    box.under && svg("text", { x: box.x - 32, y: box.y - 20, class: "dd-tick" }, box.under),
     axis(box, box.high, [0, box.high / 2, box.high]),
     svg("line", { x1: box.x + at * step, x2: box.x + at * step, y1: box.y - 8, y2: box.y + box.h,
       class: "ss-now" }),
     WAYS.map((way, n) => {
       const points = rows[n].map((v, i) => place(i, v));
       const [x, y] = points[at];
-      // The name stands where it crosses neither its own curve nor the axis.
-      const ends = points.filter((p) => p[0] > box.x + box.w - 84).map((p) => p[1]);
-      const up = rows[n].at(-1) > middle || (rows[0].at(-1) === rows[1].at(-1) && n === 0);
-      const below = Math.max(...ends) + 20;
-      const y0 = up || below > box.y + box.h - 3 ? Math.min(...ends) - 9 : below;
-      const name = { x: box.x + box.w - 9, y: y0, "text-anchor": "end", class: `ss-name ss-${way.key}` };
+      const name = { x: box.x + box.w + 13, y: ends[n], class: `ss-name ss-${way.key}` };
       return [
         svg("polyline", { points: points.map((p) => p.join(",")).join(" "), fill: "none",
           class: `ss-curve ss-${way.key}`, "stroke-dasharray": way.dash }),
@@ -120,7 +127,7 @@ export default {
       picture.setAttribute("width", width);
       picture.setAttribute("height", height);
       picture.setAttribute("aria-label", `Bars of ${now.length} weights, the largest ` +
-        `${fmt(p)} with slope ${fmt(slope)}; and two plots against d_k, unscaled and scaled.`);
+        `${fmt(p)} with slope ${fmt(slope)}; and two plots against d_k: ${trend()}`);
       now.forEach((v, i) => {
         bars[i].setAttribute("x", b.x + i * step + step * 0.14);
         bars[i].setAttribute("width", step * 0.72);
@@ -147,6 +154,16 @@ export default {
       );
     };
 
+    // Where the lines go, for who can't see them.
+    const trend = () => {
+      const at = data.temperatures.indexOf(s.get().t);
+      return ["largest weight", "slope"].map((words, i) => WAYS.map((way) => {
+        const row = data[`${way.key}_${["largest", "slope"][i]}`][at].map((x) => fmt(x, i + 2));
+        return `mean ${words} ${way.words}: ${row[0]} at d_k = ` +
+          `${data.widths[0]}, ${row.at(-1)} at ${data.widths.at(-1)}`;
+      }).join("; ")).join("; ") + ".";
+    };
+
     const summary = () => {
       const { d, scaled, t, draw: n } = s.get();
       const { p } = largest(shares());
@@ -154,7 +171,9 @@ export default {
       const [at, i] = [data.temperatures.indexOf(t), data.widths.indexOf(d)];
       return `d_k = ${d}${t === 1 ? "" : `, T = ${t}`}, ${scaled ? "divided by √d_k" : "not scaled"}: ` +
         `largest weight ${fmt(p)} in draw ${n + 1}; on average ${fmt(data[`${way}_largest`][at][i], 2)}, ` +
-        `with slope ${fmt(data[`${way}_slope`][at][i])}.`;
+        `with slope ${fmt(data[`${way}_slope`][at][i])}. Slope below 0.01: ` +
+        `${percent(data.raw_dead[at][i])} of the draws unscaled, ` +
+        `${percent(data.scaled_dead[at][i])} divided by √d_k.`;
     };
     const table = () => {
       const { d, scaled, t } = s.get();
@@ -165,13 +184,15 @@ export default {
           cols: ["q·k", "into softmax", "weight"], rows: now.map((_, i) => i + 1),
           values: scores().map((x, i) => [x, x / divisor(d, scaled, t), now[i]]) }),
         matrixTable({ name: "means", caption: `Means over ${count(data.draws)} draws`, rowName: "d_k",
-          cols: ["largest, unscaled", "slope, unscaled", "largest, ÷ √d_k", "slope, ÷ √d_k"],
-          rows: data.widths, values: data.widths.map((_, i) => WAYS.flatMap((way) =>
-            [data[`${way.key}_largest`][at][i], data[`${way.key}_slope`][at][i]])) }),
+          cols: WAYS.flatMap(({ words }) =>
+            [`largest, ${words}`, `slope, ${words}`, `slope < 0.01, ${words}`]),
+          rows: data.widths, values: data.widths.map((_, i) => WAYS.flatMap(({ key }) =>
+            ["largest", "slope", "dead"].map((what) => data[`${key}_${what}`][at][i]))) }),
       ];
     };
     const ui = shell(el, {
       model, store: s, title: "What ÷ √d_k does to softmax", figure: box, summary, table,
+      paper: () => table()[1],
       controls: [
         slider({ label: "Width d_k", values: data.widths, store: s, key: "d" }),
         toggle({ label: "Divide by √d_k", store: s, key: "scaled" }),
@@ -184,7 +205,7 @@ export default {
     s.subscribe(draw);
     const stops = [
       onResize(box, (w) => { width = w; draw(); }),
-      onData(model, (next) => { data = next; draw(); ui.refresh(); }),
+      onData(model, (next) => { data = next; s.reread(); draw(); ui.refresh(); }),
       ui.destroy,
     ];
     return () => stops.forEach((stop) => stop());

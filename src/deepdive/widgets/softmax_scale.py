@@ -22,6 +22,7 @@ from deepdive.widgets.svg import Drawing, fmt
 
 WIDTHS = tuple(2**i for i in range(11))
 TEMPERATURES = (0.25, 0.5, 1, 2, 4, 8, 16, 32)
+MEASURES = ("largest", "slope", "dead")
 KEYS = 16
 SHOWN = 8
 
@@ -85,21 +86,41 @@ def largest(probabilities: np.ndarray) -> tuple[float, float]:
     return float(top.mean()), float((top * (1 - top)).mean())
 
 
+def dead(probabilities: np.ndarray, below: float = 0.01) -> float:
+    """Share of draws whose largest weight p has a slope p(1 − p) below `below`.
+
+    A mean slope hides them: a few draws in the middle keep it up.
+
+    Shapes:
+        probabilities (draws, keys)
+
+    >>> dead(np.array([[0.5, 0.5], [1.0, 0.0]]))
+    0.5
+    """
+    top = probabilities.max(-1)
+    return float((top * (1 - top) < below).mean())
+
+
 def curves(scores: np.ndarray) -> dict[str, list[list[float]]]:
-    """Mean largest weight and slope at every temperature and width, both ways.
+    """Largest weight, slope and share of dead draws for every temperature and width.
 
     Returns:
-        `raw_largest`, `raw_slope`, `scaled_largest`, `scaled_slope`, each
-        [temperature][width], rounded to 6 decimals.
+        `raw_largest`, `raw_slope`, `raw_dead` (means over draws, not scaled), and
+        `scaled_largest`, `scaled_slope`, `scaled_dead`; each [temperature][width],
+        rounded to 6 decimals.
     """
     out: dict[str, list[list[float]]] = {}
     for way, scaled in (("raw", False), ("scaled", True)):
-        pairs = [
-            [largest(weights(scores[:, i], d, scaled, t)) for i, d in enumerate(WIDTHS)]
+        found = [
+            [
+                (*largest(shares), dead(shares))
+                for i, d in enumerate(WIDTHS)
+                for shares in [weights(scores[:, i], d, scaled, t)]
+            ]
             for t in TEMPERATURES
         ]
-        for at, what in enumerate(("largest", "slope")):
-            out[f"{way}_{what}"] = [[round(p[at], 6) for p in row] for row in pairs]
+        for at, what in enumerate(MEASURES):
+            out[f"{way}_{what}"] = [[round(p[at], 6) for p in row] for row in found]
     return out
 
 
@@ -142,8 +163,8 @@ class SoftmaxScale(Widget):
     """
 
     label = "Softmax with and without ÷ √d_k"
-    height = 780
-    height_narrow = 1270
+    height = 710
+    height_narrow = 1255
 
     def __init__(
         self,
@@ -160,7 +181,7 @@ class SoftmaxScale(Widget):
         self.check(start)
         at = WIDTHS.index(d)
         raw, mild = (
-            data[f"{w}_largest"][TEMPERATURES.index(1)][at] for w in ("raw", "scaled")
+            data[f"{w}_largest"][TEMPERATURES.index(1)] for w in ("raw", "scaled")
         )
         super().__init__(
             data=data,
@@ -168,8 +189,9 @@ class SoftmaxScale(Widget):
             name=name,
             alt=(
                 f"Bars of 16 softmax weights at d_k = {d}, and the mean largest weight "
-                f"against d_k. Unscaled it climbs from 0.21 towards 1 "
-                f"({fmt(raw, 2)} here); divided by √d_k it stays near {fmt(mild, 2)}."
+                f"against d_k. Unscaled it climbs from {fmt(raw[0], 2)} to "
+                f"{fmt(raw[-1], 2)} ({fmt(raw[at], 2)} here); divided by √d_k it stays "
+                f"between {fmt(min(mild), 2)} and {fmt(max(mild), 2)}."
             ),
             caption=(
                 f"Random q and k with unit variance, 16 keys, {draws} draws. The bars "
@@ -207,7 +229,7 @@ class SoftmaxScale(Widget):
                 [
                     self.data[f"{way}_{what}"][t][i]
                     for way in ("raw", "scaled")
-                    for what in ("largest", "slope")
+                    for what in MEASURES
                 ]
                 for i in range(len(WIDTHS))
             ],
@@ -222,15 +244,21 @@ class SoftmaxScale(Widget):
             start["d"],
             start["scaled"],
         )
-        drawing = Drawing(690, 360, self.alt)
+        drawing = Drawing(690, 396, self.alt)
         _draw_bars(drawing, shares, start)
         t = TEMPERATURES.index(1)
         for top, what, words, high in (
             (40, "largest", "mean largest weight", 1.0),
-            (220, "slope", "mean slope p(1 − p)", 0.25),
+            (238, "slope", "mean slope p(1 − p)", 0.25),
         ):
             rows = [self.data[f"{way}_{what}"][t] for way in ("raw", "scaled")]
             _draw_curves(drawing, top, words, rows, high, at)
+        drawing.text(430, 220, "by the number that enters the softmax", 13, "muted")
+        raw, mild = (self.data[f"{way}_dead"][t][at] for way in ("raw", "scaled"))
+        drawing.text(
+            34, 380, f"Slope below 0.01: {raw:.0%} of the draws unscaled, "
+            f"{mild:.0%} divided by √d_k.".replace("%", " %"), 14,
+        )  # fmt: skip
         return drawing.svg()
 
 
@@ -271,8 +299,8 @@ def _draw_curves(
     at: int,
 ) -> None:
     """One of the two plots of the right half."""
-    x, width, height = 460, 200, 96
-    drawing.text(x - 30, y - 18, words, 15, weight=600)
+    x, width, height = 460, 146, 96
+    drawing.text(x - 30, y - (18 if high == 1 else 36), words, 15, weight=600)
     for tick in (0, high / 2, high):
         level = y + height * (1 - tick / high)
         drawing.line(x, level, x + width, level)
@@ -285,12 +313,8 @@ def _draw_curves(
         ]
         drawing.path(points, colour, 2.5, dash)
         drawing.circle(*points[at], 5, colour)
-        ends = [point[1] for point in points[-5:]]
-        up = row[-1] > sum(r[-1] for r in rows) / 2
-        below = max(ends) + 18
-        level = min(ends) - 8 if up or below > y + height - 3 else below
         name = "unscaled" if dash else "÷ √d_k"
-        drawing.text(x + width - 8, level, name, 14, colour, "end", 600)
+        drawing.text(x + width + 11, points[-1][1] + 5, name, 14, colour, "start", 600)
     for i in range(0, len(WIDTHS), 2):
         drawing.text(
             x + i * step, y + height + 17, str(WIDTHS[i]), 13, "muted", "middle"
