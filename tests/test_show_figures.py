@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from deepdive import figures, show
+from deepdive import figures, show, trace
 from deepdive.attention import MultiHeadAttention, split_heads
 from deepdive.feedforward import FeedForward
 from deepdive.kernels import equation
@@ -284,3 +284,12 @@ def test_coordinates_are_shortened_and_tick_labels_are_not():
 def test_a_figure_styles_nothing_but_itself():
     fig, _ = figures.subplots(2, 2)
     assert "<style" not in figures.finish(fig, "alt", "caption").svg
+
+
+def test_the_attention_diagram_prints_the_numbers_of_the_trace():
+    chase = trace.attention()
+    svg = figures.diagram("attention", "alt", "caption").svg
+    printed = re.findall(r">(\d*\.?\d+)</text>", svg)
+    scores = [f"{x:g}" for x in chase["raw_scores"][0][1].tolist()]
+    weights = [f"{x:.3f}"[1:] for x in chase["weights"][0][1].tolist()]
+    assert printed == scores + weights
