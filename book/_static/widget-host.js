@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Brings saved widgets to life without a kernel, over http and from disk.
+// Wakes saved widgets, without a kernel or a server.
 (() => {
   const find = (x) => document.querySelectorAll(x);
   const all = (kind) => find(`script[type="application/vnd.jupyter.widget-${kind}+json"]`);
   const make = (x) => document.createElement(x);
-  const later = (f) => (window.requestIdleCallback || setTimeout)(f);
+  const later = (f) => (self.requestIdleCallback || setTimeout)(f, { timeout: 200 });
   const saved = {}, models = {}, modules = {}, styles = {}, jobs = new Map(), queue = [];
   let busy;
 
-  // anywidget's model
   const model = (id) => {
     const now = saved[id].state, ears = {};
     return {
@@ -49,8 +48,8 @@
       const live = await view(job.id);
       job.place.replaceWith(live);
       if (asked(job)) live.scrollIntoView();
-    } catch (error) {
-      console.warn("The still figure stays:", error);
+    } catch (e) {
+      console.warn("The still figure stays:", e);
     }
     later(next);
   };
@@ -59,13 +58,12 @@
   const near = new IntersectionObserver((seen) =>
     seen.forEach((s) => s.isIntersecting && go(s.target)), { rootMargin: "600px" });
   const go = (box) => {
-    queue.push(jobs.get(box));
+    jobs.has(box) && queue.push(jobs.get(box));
     jobs.delete(box);
     near.unobserve(box);
-    if (!busy) later(next, (busy = true));
+    if (!busy) later((busy = next));
   };
   const wake = (which) => jobs.forEach((job, box) => which(job) && go(box));
-  const link = () => wake(asked);
 
   const start = () => {
     all("state").forEach((s) => Object.assign(saved, JSON.parse(s.textContent).state));
@@ -79,9 +77,9 @@
       jobs.set(place, { id: JSON.parse(s.textContent).model_id, place });
     });
     jobs.forEach((_, box) => near.observe(box));
-    link();
-    addEventListener("hashchange", link);
-    addEventListener("keydown", (e) => e.key === "Tab" && wake(Boolean)); // all
+    wake(asked);
+    addEventListener("hashchange", () => wake(asked));
+    addEventListener("keydown", (e) => e.key === "Tab" && wake(() => true));
   };
-  document.readyState === "loading" ? addEventListener("DOMContentLoaded", start) : start();
+  addEventListener("DOMContentLoaded", start);
 })();

@@ -423,7 +423,7 @@ def test_two_heads_stand_side_by_side_on_one_screen(site, open_page) -> None:
         site.url(site.write("trace-two", [AttentionTrace(n_heads=2)])),
         viewport={"width": 1280, "height": 800},
     )
-    page.add_style_tag(content="main { max-width: 49.5rem; }")  # as wide as the site's
+    page.add_style_tag(content="main { max-width: 50rem; }")  # as wide as the site's
     root = page.locator(".dd-widget")
     root.evaluate("(el) => el.scrollIntoView()")
     boxes = [

@@ -525,6 +525,9 @@ def test_a_change_stays_on_one_line_and_the_button_near_it(site, open_page, widg
             return text.getClientRects().length; })"""
     )
     assert len(lines) == 15 and set(lines) == {1}
+    page.wait_for_timeout(700)
+    assert page.locator("[aria-live]").first.text_content().startswith("L1·H3 removed.")
+    assert page.get_by_role("button", name="Put it back", pressed=True).count() == 0
     put = page.get_by_role("button", name="Put it back").bounding_box()
     table = page.locator(".dd-pairs").bounding_box()
     assert put["y"] < table["y"]

@@ -132,6 +132,8 @@ class AttentionTrace(Widget):
             "reversed": False,
             "causal": False,
         }
+        if n_heads > 1:  # one more row of matrices, or two where they stack
+            self.height, self.height_narrow = 800, 2080
         super().__init__(
             data={"heads": self._counts, "traces": traces, "editable": editable},
             start=start,

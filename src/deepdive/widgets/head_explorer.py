@@ -41,8 +41,8 @@ class HeadExplorer(Widget):
     """
 
     label: ClassVar[str] = "Heads of a trained encoder"
-    height: ClassVar[int] = 1030
-    height_narrow: ClassVar[int] = 1670
+    height: ClassVar[int] = 1035
+    height_narrow: ClassVar[int] = 1675
 
     def __init__(
         self,
@@ -374,7 +374,7 @@ def _frame(maps: HeadMaps, layer: int, head: int, alt: str) -> Drawing:
     page.matrix(78, y + 42, weights[layer, head].tolist(), 44, 32, tokens, tokens,
                 size=13)  # fmt: skip
     below = y + 42 + len(tokens) * 34
-    page.text(352, y, "Does a sharp map mark a head that matters?", 15, weight=650)
+    page.text(352, y, "Do sharp maps mark strong heads?", 15, weight=650)
     page.text(352, y + 22, "↑ mean change of cosines when removed", 13, "muted")
     for x, peak, words in (
         (352, maps.peak, "all keys"),
@@ -406,6 +406,7 @@ def _scatter(
         py = y + height * (1 - 0.94 * float(effect[tuple(place)]) / top)
         if tuple(place) == chosen:
             page.circle(px, py, 6, "ink")
+            page.rect(px - 52, py - 23, 46, 18, "paper")
             page.text(px - 8, py - 9, short(*chosen), 13, "ink", "end", 650)
         else:
             page.circle(px, py, 3, None, "muted")

@@ -100,7 +100,7 @@ export default {
       const turned = size + gap < longest;
       const top = turned ? 80 : 58;
       const grid = most * (size + gap);
-      const height = top + grid + (wide ? 6 : 96);
+      const height = top + grid + (wide ? 6 : narrow ? 112 : 96);
       const at = (i) => i * (size + gap);
       const facts = [
         [`${found.allowed} of ${found.cells}`, "cells allowed"],
@@ -140,8 +140,8 @@ export default {
             : [Math.max(names + 40, 110), top + grid + 30 + i * 28];
           return [
             svg("text", { x, y, class: "dd-big", "text-anchor": wide ? "start" : "end" }, big),
-            (wide ? small : [small.join(" ")]).map((words, line) => svg("text", {
-              x: wide ? x : x + 10, y: wide ? y + 22 + 18 * line : y - 1, class: "dd-status" }, words)),
+            (wide || narrow ? small : [small.join(" ")]).map((words, line) => svg("text", {
+              x: wide ? x : x + 10, y: (wide ? y + 22 : y - 1) + 18 * line, class: "dd-status" }, words)),
           ];
         }),
       ].flat(Infinity).filter(Boolean));

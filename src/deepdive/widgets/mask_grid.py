@@ -81,8 +81,8 @@ class MaskGrid(Widget):
     """
 
     label = "Who may attend to whom"
-    height = 745
-    height_narrow = 1010
+    height = 750
+    height_narrow = 1035
 
     def __init__(
         self,

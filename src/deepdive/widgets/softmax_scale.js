@@ -39,12 +39,14 @@ function layout(width) {
   const w = width - x - NAMES;
   const first = wide ? 48 : bars.y + bars.h + 96;
   const plotH = wide ? 84 : 96;
-  const second = first + plotH + 104;
+  const under = width < 330 ? ["by the number that", "enters the softmax"]
+    : ["by the number that enters the softmax"];
+  const second = first + plotH + 88 + 17 * under.length;
   return {
     bars, height: second + plotH + 40,
     plots: [
       { what: "largest", words: "mean largest weight", high: 1, x, y: first, w, h: plotH },
-      { what: "slope", words: "mean slope p(1 − p)", under: "by the number that enters the softmax",
+      { what: "slope", words: "mean slope p(1 − p)", under,
         high: 0.25, x, y: second, w, h: plotH },
     ],
   };
@@ -71,8 +73,9 @@ function plot(box, data, state) {
   const lower = ends[0] >= ends[1] ? 0 : 1, lack = 17 - Math.abs(ends[0] - ends[1]);
   if (lack > 0) { ends[lower] += lack / 2; ends[1 - lower] -= lack / 2; }
   return [
-    svg("text", { x: box.x - 32, y: box.y - (box.under ? 40 : 22), class: "dd-head" }, box.words),
-    box.under && svg("text", { x: box.x - 32, y: box.y - 20, class: "dd-tick" }, box.under),
+    svg("text", { x: box.x - 32, y: box.y - 22 - 18 * (box.under ?? []).length, class: "dd-head" }, box.words),
+    (box.under ?? []).map((line, i, all) => svg("text", {
+      x: box.x - 32, y: box.y - 20 - 17 * (all.length - 1 - i), class: "dd-tick" }, line)),
     axis(box, box.high, [0, box.high / 2, box.high]),
     svg("line", { x1: box.x + at * step, x2: box.x + at * step, y1: box.y - 8, y2: box.y + box.h,
       class: "ss-now" }),

@@ -163,8 +163,8 @@ class SoftmaxScale(Widget):
     """
 
     label = "Softmax with and without ÷ √d_k"
-    height = 710
-    height_narrow = 1255
+    height = 705
+    height_narrow = 1280
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ def _draw_curves(
         drawing.circle(*points[at], 5, colour)
         name = "unscaled" if dash else "÷ √d_k"
         drawing.text(x + width + 11, points[-1][1] + 5, name, 14, colour, "start", 600)
-    for i in range(0, len(WIDTHS), 2):
+    for i in (0, 2, 4, 6, 10):
         drawing.text(
             x + i * step, y + height + 17, str(WIDTHS[i]), 13, "muted", "middle"
         )
