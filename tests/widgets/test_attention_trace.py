@@ -288,7 +288,9 @@ def test_the_diagrams_w_o_is_the_identity() -> None:
     text = (WIDGETS.parent / "diagrams/multi_head.svg").read_text("utf-8")
     part = text.split("concat</text>")[1].split("</g>")[0]
     paths = re.findall(r'fill-opacity="([\d.]+)" d="([^"]+)"', part)
-    cells = {(x, y): float(a) for a, d in paths for x, y in re.findall(r"M(\d+) (\d+)", d)}
+    cells = {
+        place: float(a) for a, d in paths for place in re.findall(r"M(\d+) (\d+)", d)
+    }
     xs, ys = (sorted({c[n] for c in cells}, key=int) for n in (0, 1))
     drawn = [[int(cells[x, y] > 0.5) for x in xs] for y in ys]
     assert drawn == trace.CATS.W_O.int().tolist()

@@ -430,7 +430,7 @@ def test_what_cannot_be_read_is_said_and_nothing_breaks(live):
 
 def test_a_sentence_that_is_gone_is_not_drawn(live):
     """The reader's own sentence is shown, and the next one cannot be read."""
-    page, widget = live()
+    page, _ = live()
     box, note = page.get_by_label("Your own sentence"), page.locator(".dd-own-note")
     box.fill("dogs bark")
     box.press("Enter")

@@ -287,8 +287,9 @@ def test_tab_enters_every_widget_of_a_long_page(site: Site, open_page) -> None:
     names = ("mask-grid", "softmax-scale", "head-split", "attention-trace")
     file = site.write("long", [made(name) for name in names])
     path = site.folder / file
-    gap = '<p style="height: 3000px"><a href="#x">a link</a></p><figure class="dd-figure"'
-    path.write_text(path.read_text("utf-8").replace('<figure class="dd-figure"', gap))
+    figure = '<figure class="dd-figure"'
+    gap = f'<p style="height: 3000px"><a href="#x">a link</a></p>{figure}'
+    path.write_text(path.read_text("utf-8").replace(figure, gap), "utf-8")
     page = open_page(site.url(file), wait=False)
     page.wait_for_timeout(300)
     assert page.locator(".dd-widget").count() < len(names), "all awake: a short page"

@@ -303,8 +303,8 @@ def _describe(maps: HeadMaps, layer: int, head: int) -> str:
     return (
         f"Attention maps of {effect.numel()} heads on “{maps.sentences[0]}”, and two "
         f"scatter plots of how sharp each map is against how much removing the head "
-        f"changes the sentences' cosines: correlation {all_keys} over all keys, {words} "
-        f"with [CLS] left out. {short(layer, head)} is number "
+        f"changes the sentences' cosines: correlation {all_keys} over all keys, "
+        f"{words} with [CLS] left out. {short(layer, head)} is number "
         f"{int(ranks[layer, head])} of {effect.numel()} by what its removal changes."
     )
 
@@ -382,8 +382,8 @@ def _frame(maps: HeadMaps, layer: int, head: int, alt: str) -> Drawing:
     ):
         _scatter(page, x, y + 36, 148, 150, peak, maps.effect, (layer, head))
         page.text(x + 74, y + 222, words, 14, "ink", "middle", 600)
-        page.text(x + 74, y + 241, f"correlation {signed(correlation(peak, maps.effect))}",
-                  14, "ink", "middle")  # fmt: skip
+        found = signed(correlation(peak, maps.effect))
+        page.text(x + 74, y + 241, f"correlation {found}", 14, "ink", "middle")
     page.height = max(below, y + 241)
     for line in textwrap.wrap(verdict(maps), 92):
         page.height += 22

@@ -52,10 +52,10 @@ PRESETS = (
         "head_dim": 128,
         "seq_len": WORDS,
         "note": (
-            "Counted is a plain layer with heads as wide as DeepSeek-V2’s v, 128. There q "
-            "and k are 192 wide (128 + 64 for rotary positions), and latent attention "
-            "(MLA) makes q, k and v from narrow latents: this counts the 128-wide value "
-            "side only, and the parameters are not DeepSeek-V2’s."
+            "Counted is a plain layer with heads as wide as DeepSeek-V2’s v, 128. "
+            "There q and k are 192 wide (128 + 64 for rotary positions), and latent "
+            "attention (MLA) projects through narrow latents: this counts the "
+            "128-wide value side only, and the parameters are not DeepSeek-V2’s."
         ),
     },
 )

@@ -142,7 +142,7 @@ def _room(items: Sequence[Mapping[str, Any]], letters: int) -> int:
 
 def _heading(n: int) -> str:
     """ "Seven questions": the page around it says already what they are for."""
-    words = "One Two Three Four Five Six Seven Eight Nine Ten Eleven Twelve".split()
+    words = ("One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
     return f"{words[n - 1] if n <= len(words) else n} question{'s' * (n > 1)}"
 
 
