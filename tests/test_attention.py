@@ -208,3 +208,31 @@ def test_autocast_may_mix_dtypes():
     layer = twins()[0].float()
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(layer(draw(12, B, T, D_MODEL).float())).dtype == torch.bfloat16
+
+
+def test_a_model_without_attention_has_nothing_to_record():
+    with (
+        pytest.raises(ValueError, match="Linear has no layer"),
+        record(nn.Linear(2, 2)),
+    ):
+        pass
+
+
+def test_any_module_with_a_kernel_is_recorded():
+    class Other(nn.Module):
+        kernel = staticmethod(equation)
+
+        def forward(self, x):
+            return self.kernel(x, x, x)
+
+    other = Other()
+    with record(other) as seen:
+        other(torch.zeros(1, 2, 3, 4))
+    assert seen[""].shape == (1, 2, 3, 3)
+
+
+def test_attention_compiles_as_one_graph():
+    layer = MultiHeadAttention(8, 2)
+    x = torch.randn(1, 3, 8)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    close(compiled(x), layer(x))

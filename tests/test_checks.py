@@ -52,6 +52,7 @@ STUDENTS = [
     ("new_query", (1 + 0.6 * e + e**0.5) / Z, "keys were mixed"),
     ("new_query", (1 + e**0.5) / Z, "rows of X"),
     ("new_query", 1.25, "softmax comes first"),
+    ("new_query", 0.7525, "0.186, 0.506, 0.307"),  # rounded on the way, as on paper
     ("new_query", (0.5 + e + 0.5 * e**0.5) / Z + 0.004, "close"),
     ("shifted_keys", e / (2 * e + e**0.5), "sees differences only"),
     ("shifted_keys", e**2 / (2 * e**2 + e), "division by √d_k = 2 is missing"),

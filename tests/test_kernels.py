@@ -314,3 +314,40 @@ def test_large_inputs_give_no_nan(kernel, dtype, size):
     # the largest score of all: every factor at the limit, and a wide head
     same = torch.full((1, 1, 4, 64), size, dtype=dtype)
     assert (kernel(same, same, same, Causal()) == size).all()
+
+
+# ── A reader's own rule ──────────────────────────────────────────────────────────────
+
+
+class Chunks(Causal):
+    """Causal, and within chunks of two only."""
+
+    def allowed(self, query, key):
+        return super().allowed(query, key) & (query // 2 == key // 2)
+
+
+class Others(Everyone):
+    """Everyone but oneself."""
+
+    def allowed(self, query, key):
+        return query != key
+
+
+@pytest.mark.parametrize("rule", [Chunks(), Others()], ids=["chunks", "others"])
+@pytest.mark.parametrize("T, S", [(4, 4), (1, 5), (3, 5)])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_rule_of_ones_own_is_obeyed(kernel, rule, T, S):
+    q, k, v = qkv(T=T, S=S)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=rule.tensor(T, S))
+    close(kernel(q, k, v, mask=rule), expected)
+
+
+@pytest.mark.parametrize("Dv", [D - 2, D + 3])
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("G", [H, 2])
+@pytest.mark.parametrize("mask", [None, "causal", "padding"])
+def test_many_queries_with_values_of_another_width(mask, G, scale, Dv):
+    q, k, v = qkv(T=FEW + 4, S=FEW + 4, G=G, Dv=Dv)
+    rule = None if mask is None else masks(FEW + 4, FEW + 4)[mask]
+    expected = equation(q, k, v, mask=rule, scale=scale)
+    close(fused(q, k, v, mask=rule, scale=scale), expected)

@@ -129,9 +129,12 @@ def merge_heads(x: Tensor) -> Tensor:
 def record(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """See the attention weights of every layer, without changing the model's code.
 
-    Inside the `with` block each layer's kernel is the formula itself, and the latest
-    call's weights, (B, H, T, S), are kept under the layer's name; the old kernels come
-    back afterwards.
+    A layer is any module with a `kernel`, the contract of `deepdive.kernels`. Inside
+    the `with` block it is the formula itself, and the latest call's weights,
+    (B, H, T, S), are kept under the layer's name; the old kernels come back afterwards.
+
+    Raises:
+        TypeError: not a module.  ValueError: no layer in it has a kernel.
 
     >>> import torch
     >>> layer = MultiHeadAttention(d_model=8, n_heads=2)
@@ -147,8 +150,10 @@ def record(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     layers = {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, MultiHeadAttention)
+        if callable(getattr(layer, "kernel", None))
     }
+    if not layers:
+        raise ValueError(f"{type(model).__name__} has no layer with a kernel to record")
     kernels = {name: layer.kernel for name, layer in layers.items()}
     seen: dict[str, Tensor] = {}
 

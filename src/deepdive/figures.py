@@ -102,7 +102,7 @@ def theme(svg: str) -> str:
     """Drop the XML preamble, name the page's font, and let CSS choose the colours."""
     svg = svg[svg.index("<svg ") :]
     svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg, flags=re.S)
-    # Matplotlib's own <style> would speak to the whole page: say it on the root instead.
+    # Matplotlib's own <style> would speak to the whole page: say it on the root.
     svg = re.sub(r"\s*<style.*?</style>", "", svg, flags=re.S)
     svg = svg.replace("<svg ", '<svg stroke-linejoin="round" stroke-linecap="butt" ', 1)
     svg = re.sub(r"font: ([^;\"']*?px)[^;\"]*", rf"font: \1 {FONT}", svg)

@@ -45,7 +45,8 @@ class Rule(ABC):
     def tile(self, t0: int, t1: int, s0: int, s1: int, device=None) -> Tensor:
         """One tile of the mask, queries t0 … t1 − 1 against keys s0 … s1 − 1.
 
-        Queries are counted on the keys' axis: the last query's position is S − 1.
+        Queries are counted on the keys' axis: the last query's position is S − 1, and
+        key 0 is the first that is held, which need not be the text's first word.
 
         Shapes:
             → (t1 − t0, s1 − s0), or (B, 1, t1 − t0, s1 − s0) where there is padding
@@ -145,6 +146,6 @@ class Causal(Rule):
 
 def as_tensor(mask: Tensor | Rule | None, T: int, S: int, device) -> Tensor | None:
     """A rule, or a boolean tensor, as a tensor; None where nothing is blocked."""
-    if mask is None or (isinstance(mask, Everyone) and mask.keep is None):
+    if mask is None or (type(mask) is Everyone and mask.keep is None):
         return None
     return mask.tensor(T, S, device=device) if isinstance(mask, Rule) else mask

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from IPython.display import Markdown
 
-from deepdive.palette import cividis, ink_on
+from deepdive.palette import cividis, fmt, ink_on
 
 _SRC = Path(__file__).resolve().parent.parent
 _ROLES = {"", "q", "k", "v"}
@@ -93,14 +93,9 @@ def matrix(
             )
     if role not in _ROLES:
         raise ValueError(f"role must be one of {sorted(_ROLES)}, got {role!r}")
-    cells = [[_number(x, digits) for x in row] for row in array]
+    cells = [[fmt(x, digits) for x in row] for row in array]
     table = _html(cells, array, name, rows, columns, role, shade)
     return Table(table, _text(cells, name, rows, columns))
-
-
-def _number(x: float, digits: int) -> str:
-    """Fixed decimals, a real minus sign, and no minus before a zero."""
-    return f"{round(x, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def beside(*tables: Table) -> Table:

@@ -3,13 +3,15 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from deepdive.kernels.contract import check_inputs
 from deepdive.kernels.equation import masked_softmax, mix, scaled_scores
 from deepdive.masks import Causal, Rule, as_tensor
 
-FEW = 16  # queries: up to here folding was as fast as enable_gqa, or up to 3× faster
+# Queries. Up to here folding was as fast as enable_gqa or faster, up to 3× (torch 2.13,
+# one x86 thread, 32 query and 4 key/value heads of 64, 4,096 keys).
+FEW = 16
 
 
 def fused(
@@ -32,16 +34,21 @@ def fused(
 
         Where H/G query heads share a key/value head, a few queries of theirs are laid
         one below another, as if they were more queries of one head. With Dv ≠ D torch's
-        kernel is slow: two matrix products on that layout stand in for it.
+        kernel is slow: for a few queries two matrix products on that layout stand in
+        for it, for more the narrower side is padded with zeros.
 
     Taught in: book/02_attention.ipynb
     """
     check_inputs({"q": q, "k": k, "v": v}, mask, bias, scale)
-    if q.shape[-1] != v.shape[-1]:
+    (B, H, T, D), (_, G, S, Dv) = q.shape, v.shape
+    if Dv != D and T <= FEW:
         return mix(masked_softmax(scaled_scores(q, k, scale), mask, bias), v)
-    (B, H, T, D), (_, G, S, _) = q.shape, k.shape
+    if Dv != D:  # zeros change neither a score nor what is cut off again
+        scale, width = D**-0.5 if scale is None else scale, max(D, Dv)
+        q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+        return fused(q, k, v, mask, bias, scale)[..., :Dv]
 
-    if isinstance(mask, Causal) and mask.plain and bias is None:
+    if type(mask) is Causal and mask.plain and bias is None:
         if T == S:
             return scaled_dot_product_attention(
                 q, k, v, is_causal=True, scale=scale, enable_gqa=H != G

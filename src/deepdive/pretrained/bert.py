@@ -215,6 +215,8 @@ def sentence_embedding(
 
 def pool(hidden: Tensor, keep: Tensor) -> Tensor:
     """Mean over the kept positions, at length 1: (B, T, d_model) → (B, d_model)."""
+    if not keep.any(dim=1).all():
+        raise ValueError(f"every row needs a kept token, got keep {keep.tolist()}")
     weight = keep.to(hidden.dtype).unsqueeze(-1)  # (B, T, 1)
     mean = (hidden * weight).sum(1) / weight.sum(1)
     return torch.nn.functional.normalize(mean, dim=1)
