@@ -263,17 +263,23 @@ def ran(chapter: Chapter) -> list[str]:
                 wrong.append(f"stored error {out.ename} in: {cell.source[:60]}")
             if out.output_type == "stream" and out.name == "stderr":
                 wrong.append(f"stored warning: {out.text[:80]}")
-            plain = str(out.get("text", "")) + str(
-                out.get("data", {}).get("text/plain")
-            )
+            plain = out.get("text", "") + out.get("data", {}).get("text/plain", "")
             if re.search(r"0x[0-9a-f]{6,}", plain):
                 wrong.append(f"an address in memory is shown: {plain[:80]}")
+            if out.output_type == "execute_result" and plain.startswith("tensor("):
+                wrong.append(f"a tensor that no one asked for: {plain[:60]}")
     return wrong
 
 
 @plant("ran")
 def _(chapter: Chapter) -> None:
     chapter.code[3].execution_count = None
+
+
+@plant("ran")
+def _(chapter: Chapter) -> None:
+    bare = nbformat.v4.new_output("execute_result", {"text/plain": "tensor([1.])"})
+    chapter.code[3].outputs.append(bare)
 
 
 @plant("ran")
