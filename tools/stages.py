@@ -338,6 +338,8 @@ def book(python: Path) -> None:
 def lab(python: Path) -> None:
     root = ("--allow-root",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
     folder = f"--ServerApp.root_dir={ROOT}"
+    # What this folder stores is ours: without trust, Lab shows figures as bare text.
+    run(python, "-m", "jupyter", "trust", *(str(path) for path in chapters()))
     start = "--LabApp.default_url=/lab/tree/book"
     run(python, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", folder, start, *root)
 

@@ -110,18 +110,24 @@ class Check:
             return Verdict(
                 False, f"expected shape {tuple(expected.shape)}, got {shape}."
             )
-        return Verdict(
-            False,
-            f"the shape is right, the numbers are not. Compare the first row: yours is "
-            f"{_row(got)}, it should be {_row(expected)}.",
-        )
+        return Verdict(False, _first_difference(got, expected))
+
+
+def _first_difference(got: Tensor, expected: Tensor) -> str:
+    """Name the first row that is off, and show both, to three decimals."""
+    if got.isnan().any():
+        return "NaN appears. 0 · (−∞) is NaN: use masked_fill to write −∞."
+    ours, right = (x.double().reshape(-1, x.shape[-1]) for x in (got, expected))
+    row = int((ours - right).abs().amax(-1).gt(1e-6).nonzero()[0])
+    return (
+        f"the shape is right, the numbers are not. Compare row {row + 1}: yours is "
+        f"{_row(ours[row])}, it should be {_row(right[row])}."
+    )
 
 
 def _row(x: Tensor) -> str:
-    """The first row of a tensor, to three decimals."""
-    return (
-        "(" + ", ".join(f"{float(v):.3f}" for v in x.reshape(-1, x.shape[-1])[0]) + ")"
-    )
+    """One row of numbers, to three decimals."""
+    return f"({', '.join(f'{float(v):.3f}' for v in x)})"
 
 
 def _stopped(error: Exception, case: tuple) -> str:
@@ -221,6 +227,7 @@ shifted_keys = Check(
             _weight((_CHASE @ _K.T + torch.tensor([2.0, 0, 0])) / 2, 0),
             "the vector is added to all three keys, not to that of cats alone.",
         ),
+        Wrong(1 / 3, "the three scores stay different. By how much does each grow?"),
         Wrong(
             _weight(_CHASE @ _K.T / 2, 1),
             "that is the weight of chase on itself. The one on cats is asked.",
@@ -342,6 +349,7 @@ four_heads = Check(
             "that divides by √2. Four heads on width 4 have width 1 each.",
         ),
         Wrong(1.0, "that is the score. The softmax is still to come."),
+        Wrong(0.5, "the score of 0 counts too: e⁰ = 1."),
         Wrong(_weight(_HEAD3, 0), "that is the weight of cats. Mice is asked."),
         Wrong(
             _weight(_CATS["Q"][0, 3] * _CATS["K"][:, 3], 2),
@@ -364,8 +372,8 @@ t5_parameters = Check(
 
 split = Check(
     right=lambda x, n_heads: split_heads(x, n_heads),
-    praise="a view and a transpose: no number was copied.",
-    cases=[(*_random((2, 3, 8)), 2), (*_random((1, 5, 12)), 3)],
+    praise="each head has its own columns, for every word.",
+    cases=[(*_random((2, 3, 12)), 4), (*_random((1, 5, 12)), 3)],
     wrong=[
         Wrong(
             lambda x, h: x.reshape(x.shape[0], h, x.shape[1], -1),
@@ -397,7 +405,7 @@ def _summed(
 
 sum_of_heads = Check(
     right=lambda heads, W_O: merge_heads(heads[None])[0] @ W_O,
-    praise="concatenate and multiply, or multiply and add: the same numbers.",
+    praise="the same numbers. Did you manage without concatenating?",
     cases=[_random((2, 3, 2), (4, 4)), _random((3, 2, 4), (12, 12))],
     wrong=[
         Wrong(
