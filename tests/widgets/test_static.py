@@ -255,7 +255,7 @@ def test_reduced_motion_and_no_autoplay(scenario: Scenario, visit) -> None:
 
 
 @every
-@pytest.mark.parametrize("width", [1024, 360])
+@pytest.mark.parametrize("width", [1024, 683, 360])
 def test_room_was_kept(scenario: Scenario, width: int, visit) -> None:
     page = visit(scenario, viewport={"width": width, "height": 768})
     page.wait_for_timeout(300)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Attention on a few words, one step at a time; every computed number can be opened.
 // Python's deepdive.trace computes the same matrices; the tests compare the two.
-import { button, choice, cividis, fmt, h, inkOn, keepFocus, matrixTable, onData, scrolling,
+import { button, choice, cividis, fmt, h, inkOn, keepFocus, matrixTable, onData, onResize, scrolling,
   shell, softmax, store, toggle } from "./common.js";
 
 // ---------------------------------------------------------------- the calculation
@@ -429,10 +429,13 @@ function boards(context) {
 }
 
 const arrow = (...lines) => h("div", { class: "at-arrow" },
-  lines.map((line) => h("span", {}, line)), h("span", { class: "at-line", "aria-hidden": true }));
+  lines.map((line) => line && h("span", {}, line)), h("span", { class: "at-line", "aria-hidden": true }));
 const flow = (...children) => h("div", { class: "at-flow" }, children);
 const denser = (...children) => h("div", { class: "at-flow at-mid" }, children);
 const densest = (...children) => h("div", { class: "at-flow at-tight at-dense" }, children);
+// Two heads stand side by side where there is room: the words are then named once.
+const abreast = (n, drawOne) => h("div", { class: "at-heads" },
+  range(n).map((head) => drawOne(head, n === 2 && head ? "at-second" : "")));
 
 // A product: left factor, right factor above, result where row and column meet.
 const crossed = (corner, left, top, result, tight) =>
@@ -449,8 +452,8 @@ function overview(b, { n_heads: n, Q }) {
     flow(b.raw(0, OPEN), scale(), b.weights(0, { ...BARE, sums: true })),
     denser(b.projection("V", { rowRole: "k" }), arrow("weights", "mix rows"), b.mixed(0, OPEN))];
   return [
-    h("div", { class: "at-heads" },
-      range(n).map((head) => densest(b.raw(head, OPEN), scale(), b.weights(head, BARE)))),
+    abreast(n, (head, names) =>
+      densest(b.raw(head, { ...OPEN, names }), scale(), b.weights(head, BARE))),
     densest(arrow("weights", written(["· ", ["V", "v"]])),
       range(n).map((head) => b.mixed(head, head ? BARE : OPEN)),
       arrow("joined", written(["· ", ...W("O")])), b.output(BARE))];
@@ -463,6 +466,8 @@ function picture(key, context, said) {
   const product = (draw) => (n === 1 ? crossed(said, ...draw(0))
     : [said, h("div", { class: "at-heads" }, heads.map((head) =>
       crossed(h("p", { class: "at-headname" }, `head ${head + 1}`), ...draw(head), true)))]);
+  const rows = (draw) => (n === 1 ? flow(...draw(0, ""))
+    : abreast(n, (head, names) => densest(...draw(head, names))));
   const project = (letter) => crossed(said, b.X(), b.W(letter), b.projection(letter, BARE));
   return {
     overview: () => [said, overview(b, result)],
@@ -472,9 +477,10 @@ function picture(key, context, said) {
     V: () => project("V"),
     raw_scores: () => product((head) => [b.Q(head), b.KT(head), b.raw(head, BARE)]),
     scaled_scores: () => [said,
-      heads.map((head) => flow(b.raw(head), arrow(`÷ √${d}`), b.scaled(head, BARE)))],
-    weights: () => [said, heads.map((head) => flow(b.scaled(head), arrow("softmax", "of each row"),
-      b.weights(head, { ...BARE, sums: true, foot: true })))],
+      rows((head, names) => [b.raw(head, { names }), arrow(`÷ √${d}`), b.scaled(head, BARE)])],
+    weights: () => [said, rows((head, names) => [
+      b.scaled(head, { names }), arrow("softmax", n === 1 && "of each row"),
+      b.weights(head, { ...BARE, sums: n === 1, foot: true })])],
     head_outputs: () => product((head) => [b.weights(head), b.V(head), b.mixed(head, BARE)]),
     output: () => crossed(said, b.concat(), b.W("O"), b.output(BARE)),
   }[key]();
@@ -662,32 +668,57 @@ function render({ model, el }) {
     if (step >= 0 && step <= last) s.set({ step, pick: "" });
   };
   const back = button("Back", () => go(-1)), next = button("Next", () => go(1));
-  const title = h("p", { class: "at-step" }), box = h("div", {});
+  const title = h("p", { class: "at-step" }), box = h("div", { class: "at-box" });
   const figure = h("div", { class: "at-figure" }, box);
   const top = h("div", { class: "at-figure" }, h("div", { class: "at-stepper" }, back, title, next));
 
-  const look = () => {
-    const state = s.get(), result = current(data, state), pick = pickOf(state, result);
+  const look = (state = s.get()) => {
+    const result = current(data, state), pick = pickOf(state, result);
     const told = pick ? explain(result, pick, state.causal) : null;
     return { state, result, pick, told, uses: told?.uses ?? [], causal: state.causal,
       ties: exactTies(result, state.causal) };
   };
-  const draw = () => keepFocus(box, () => {
-    const context = look(), { state, result, told } = context, { key, title: name } = STEPS[state.step];
-    title.replaceChildren(
-      h("span", { class: "at-count" }, TITLE, state.step ? `: ${state.step} of ${last}` : ""), name);
-    back.setAttribute("aria-disabled", String(state.step === 0));
-    next.setAttribute("aria-disabled", String(state.step === last));
+  const contents = (context) => {
+    const { state, result, told } = context, { key, title: name } = STEPS[state.step];
     const said = h("div", { class: "at-words" },
       h("p", { class: "at-formula" }, written(formulaOf(key, result))),
       h("p", {}, sentenceOf(key, result, state.causal)));
-    box.replaceChildren(
+    return [
       h("div", { class: told ? "at-calc" : "at-calc at-empty" }, told && [
         h("p", { class: "at-of" }, written(told.title)),
         h("p", { class: "at-sum-line" }, written(told.parts))]),
       scrolling(`Matrices: ${name}`, { class: "at-scene" },
         picture(key, context, said)),
-      notesOf(context, state));
+      notesOf(context, state)];
+  };
+  // Every step gets the room of the tallest one, so that Next moves nothing below; on a
+  // phone, where the matrices stand in one column, each keeps its own height.
+  let kept = "";
+  const reserve = () => {
+    const { heads, causal, reversed } = s.get(), wide = Math.round(figure.clientWidth);
+    const now = [wide, heads, causal, reversed].join();
+    if (!wide || now === kept) return;
+    kept = now;
+    const trial = h("div", { class: "at-box", "aria-hidden": true });
+    let most = 0;
+    if (wide > 544) {
+      figure.append(trial);
+      STEPS.forEach((_, step) => {
+        trial.replaceChildren(...contents(look({ ...s.get(), step, pick: "" })));
+        most = Math.max(most, trial.offsetHeight);
+      });
+      trial.remove();
+    }
+    box.style.minHeight = most ? `${most}px` : "";
+  };
+  const draw = () => keepFocus(box, () => {
+    const context = look(), { state } = context, { title: name } = STEPS[state.step];
+    title.replaceChildren(
+      h("span", { class: "at-count" }, TITLE, state.step ? `: ${state.step} of ${last}` : ""), name);
+    back.setAttribute("aria-disabled", String(state.step === 0));
+    next.setAttribute("aria-disabled", String(state.step === last));
+    box.replaceChildren(...contents(context));
+    reserve();
   });
 
   opening(box, s);
@@ -708,8 +739,8 @@ function render({ model, el }) {
     table: () => tablesOf(look().result),
   });
   view.root.classList.add("at-widget");
-  const redraw = (fresh) => { data = fresh; s.reread(); edit?.draw(); draw(); view.refresh(); };
-  const stop = [s.subscribe(draw), onData(model, redraw), edit?.stop];
+  const redraw = (fresh) => { data = fresh; kept = ""; s.reread(); edit?.draw(); draw(); view.refresh(); };
+  const stop = [s.subscribe(draw), onData(model, redraw), onResize(figure, reserve), edit?.stop];
   draw();
   return () => { stop.forEach((f) => f?.()); view.destroy(); };
 }

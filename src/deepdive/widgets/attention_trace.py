@@ -102,7 +102,7 @@ class AttentionTrace(Widget):
     """
 
     label: ClassVar[str] = "Attention, step by step"
-    height: ClassVar[int] = 745
+    height: ClassVar[int] = 780
     height_narrow: ClassVar[int] = 1470
 
     def __init__(
@@ -133,7 +133,7 @@ class AttentionTrace(Widget):
             "causal": False,
         }
         if n_heads > 1:  # one more row of matrices, or two where they stack
-            self.height, self.height_narrow = 800, 2080
+            self.height, self.height_narrow = 828, 2080
         super().__init__(
             data={"heads": self._counts, "traces": traces, "editable": editable},
             start=start,

@@ -37,6 +37,8 @@ _RESERVE = (
     ".dd-figure figcaption{margin-top:.6rem}.dd-figure>div{scroll-margin-top:4rem}"
     ".dd-frame{overflow-x:auto}.dd-frame svg{display:block;max-width:100%;height:auto}"
     "@media(max-width:640px){.dd-figure{min-height:var(--dd-height-narrow)}}"
+    "@media(min-width:641px) and (max-width:760px),(min-width:1024px) and "
+    "(max-width:1130px){.dd-figure{min-height:var(--dd-height-mid)}}"
     "@media(scripting:none),print{.dd-figure{min-height:0}}</style>"
 )
 
@@ -109,7 +111,8 @@ class Widget(anywidget.AnyWidget):
         alt: what the first frame shows, in one or two sentences.
         caption: the words under the figure.
         label: the accessible name of the whole figure.
-        height: pixels kept free for it on a wide page; `height_narrow` on a phone.
+        height: pixels kept free for it on a wide page; `height_mid` where its column is
+            650 to 740 px, as on a projector at 150 %; `height_narrow` on a phone.
     """
 
     data = traitlets.Dict().tag(sync=True)
@@ -120,6 +123,7 @@ class Widget(anywidget.AnyWidget):
 
     label: ClassVar[str] = ""
     height: ClassVar[int] = 480
+    height_mid: ClassVar[int] = 0  # 0: as on a wide page
     height_narrow: ClassVar[int] = 0  # 0: a fifth more than on a wide page
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -200,7 +204,9 @@ class Widget(anywidget.AnyWidget):
         return (
             f'<figure class="dd-figure" data-model="{self.model_id}" '
             f'data-widget="{self.name}" '
-            f'style="--dd-height:{self.height}px;--dd-height-narrow:{narrow}px">'
+            f'style="--dd-height:{self.height}px;'
+            f"--dd-height-mid:{self.height_mid or self.height}px;"
+            f'--dd-height-narrow:{narrow}px">'
             f'{_RESERVE}<div class="dd-frame">{self.fallback()}</div>'
             f"<figcaption>{html.escape(self.caption)}</figcaption></figure>"
         )

@@ -163,7 +163,7 @@ function drawScatter(data, ranked, layer, head, key) {
     viewBox: `0 0 ${left + W + 24} ${top + H + 44}`, width: left + W + 24, role: "img",
     "aria-label": `Scatter plot of ${ranked.length} heads, ${words}: correlation ${signed(found, 2)}; the table has the numbers.`,
   },
-  text(left + 10, 20, [svg("tspan", { "font-weight": 650 }, words), `: correlation ${signed(found, 2)}`]),
+  text(8, 20, [svg("tspan", { "font-weight": 650 }, words), `: correlation ${signed(found, 2)}`]),
   svg("path", { d: `M${left} ${top - 8}V${top + H}H${left + W}`, fill: "none", style: "stroke: var(--dd-muted)" }),
   quiet(left + 10, 38, "↑ mean change of cosines"),
   quiet(left - 6, top + H * 0.06 + 5, fmt(most), { "text-anchor": "end" }),

@@ -41,7 +41,8 @@ class HeadExplorer(Widget):
     """
 
     label: ClassVar[str] = "Heads of a trained encoder"
-    height: ClassVar[int] = 1035
+    height: ClassVar[int] = 1044
+    height_mid: ClassVar[int] = 1160
     height_narrow: ClassVar[int] = 1675
 
     def __init__(

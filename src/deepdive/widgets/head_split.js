@@ -234,7 +234,7 @@ function render({ model, el }) {
   const back = button("Back", () => visit(-1)), next = button("Next", () => visit(1));
   const [words, block, cards] = ["hs-words", "hs-block", "hs-cards"].map((c) => h("div", { class: c }));
   const title = h("p", { class: "hs-step" });
-  const figure = h("div", { class: "hs-figure" }, block, words, cards);
+  const figure = h("div", { class: "hs-figure" }, block, cards, words);
   const heads = headSlider(s);
 
   const draw = () => {

@@ -89,13 +89,13 @@ export default {
       const mask = allowed(...args(state));
       const changed = changedRows(...args(state));
       const found = counts(...args(state));
-      const wide = width >= 600;
+      const wide = width >= 560;
       const narrow = width < 420;
       const gap = narrow ? 2 : 3;
       const longest = Math.max(...words.map((w) => w.length)) * 9.6;
       const names = Math.max(narrow ? 58 : 82, longest + 12);
       const status = narrow ? 58 : 74;
-      const side = wide ? 128 : 0;
+      const side = wide ? 142 : 0;
       const size = Math.min(wide ? 36 : 44, Math.floor((width - names - status - side) / most) - gap);
       const turned = size + gap < longest;
       const top = turned ? 80 : 58;
@@ -178,7 +178,7 @@ export default {
       ];
     };
 
-    const prefix = slider({ label: "Prefix length", min: 0, max: most, store: s, key: "prefix" });
+    const prefix = slider({ label: "Prefix length", show: "Prefix", min: 0, max: most, store: s, key: "prefix" });
     const append = button("Append a word", () => s.set({ n: s.get().n + 1 }));
     const remove = button("Remove the last", () => s.set({ n: s.get().n - 1 }));
     const arm = () => {
@@ -186,7 +186,8 @@ export default {
       // aria-disabled keeps the keyboard's place; the clamp makes a further press harmless.
       append.setAttribute("aria-disabled", String(n === most));
       remove.setAttribute("aria-disabled", String(n === 1));
-      prefix.el.hidden = rule !== "prefix";
+      // Its place is kept, so that choosing the rule moves nothing.
+      prefix.el.style.visibility = rule === "prefix" ? "" : "hidden";
     };
     const ui = shell(el, {
       model, store: s, title: "Who may attend to whom", figure: box, summary, table,
@@ -197,14 +198,15 @@ export default {
           { value: "bidirectional", label: "bidirectional" },
           { value: "prefix", label: "prefix" },
         ] }),
-        prefix,
         h("div", { class: "dd-row" }, append, remove),
+        prefix,
       ],
       more: [
         slider({ label: "Window (causal and prefix)", min: 1, max: most, store: s, key: "window" }),
         toggle({ label: "Ring each row's target: the next word", store: s, key: "targets" }),
       ],
     });
+    ui.root.classList.add("mg-widget");
     s.subscribe(() => { arm(); draw(); });
     arm();
     const stop = onResize(box, (w) => { width = w; draw(); });

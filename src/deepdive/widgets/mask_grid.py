@@ -81,8 +81,8 @@ class MaskGrid(Widget):
     """
 
     label = "Who may attend to whom"
-    height = 750
-    height_narrow = 1035
+    height = 770
+    height_narrow = 1088
 
     def __init__(
         self,

@@ -132,7 +132,7 @@ def _room(items: Sequence[Mapping[str, Any]], letters: int) -> int:
     def lines(text: str) -> int:
         return len(textwrap.wrap(text, letters))
 
-    height = 176
+    height = 176 if len(items) > 1 else 64  # one question has one row of buttons
     for item in items:
         options = item.get("options")
         height += 92 + 25 * lines(item["prompt"])
@@ -181,7 +181,9 @@ class Quiz(Widget):
         foresight = all(item["kind"] == "predict" for item in items)
         self.label = title or ("Predict first" if foresight else _heading(len(items)))
         self._items = mixed
-        self.height, self.height_narrow = (_room(mixed, n) for n in (70, 29))
+        self.height, self.height_mid, self.height_narrow = (
+            _room(mixed, n) for n in (70, 62, 29)
+        )
         many = f"{len(mixed)} question{'s' if len(mixed) > 1 else ''}"
         super().__init__(
             data={"items": mixed, "title": self.label},

@@ -163,7 +163,8 @@ class SoftmaxScale(Widget):
     """
 
     label = "Softmax with and without ÷ √d_k"
-    height = 705
+    height = 710
+    height_mid = 735
     height_narrow = 1280
 
     def __init__(
