@@ -511,6 +511,25 @@ def test_arrows_change_what_is_on_screen(site, open_page, widget, size):
         assert box["y"] >= 0 and box["y"] + box["height"] <= size[1]
 
 
+@pytest.mark.parametrize("size", [(320, 256), (320, 480), (640, 512)])
+def test_nothing_covers_the_head_that_has_the_focus(site, open_page, widget, size):
+    page = open_page(
+        site.url(site.write("heads-cover", [widget])),
+        viewport={"width": size[0], "height": size[1]},
+    )
+    page.get_by_role("grid").locator("button[tabindex='0']").focus()
+    for key in ["ArrowDown"] * 5 + ["ArrowRight"] * 3 + ["ArrowUp"] * 5:
+        page.keyboard.press(key)
+        assert page.evaluate(
+            """() => {
+                const b = document.activeElement, r = b.getBoundingClientRect();
+                const top = document.elementFromPoint(
+                    r.left + r.width / 2, r.top + r.height / 2);
+                return b.contains(top);
+            }"""
+        ), key
+
+
 def test_a_change_stays_on_one_line_and_the_button_near_it(site, open_page, widget):
     page = open_page(
         site.url(site.write("heads-lines", [widget])),
@@ -537,7 +556,7 @@ def test_a_change_stays_on_one_line_and_the_button_near_it(site, open_page, widg
 def test_the_ranking_leads_to_a_head_and_keeps_the_focus(site, open_page, widget):
     page = open_page(site.url(site.write("heads-rank", [widget])))
     page.locator(".dd-predict > summary").press("Enter")
-    last = page.get_by_role("button", name="Show layer 6, head 2, number 72")
+    last = page.get_by_role("button", name="L6·H2, number 72: show")
     last.focus()
     page.keyboard.press("Enter")
     assert "L6·H2 reads" in page.locator(".dd-heading").first.text_content()

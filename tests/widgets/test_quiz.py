@@ -77,6 +77,13 @@ def test_numbers_with_point_or_comma(written: str, quiz: Callable[..., Page]) ->
     press(page, "Enter")
     assert "not a number" in field.locator("[aria-live]").inner_text()
     press(page, "ControlOrMeta+a")
+    page.keyboard.type("12")
+    press(page, "Enter")
+    said = field.locator("[aria-live]").inner_text()
+    assert item["hint"] in said and answer not in said, "a first miss gets a hint"
+    focus(field, "button", "Try again")
+    press(page, "Enter")
+    press(page, "ControlOrMeta+a")
     page.keyboard.type(written.format(a=answer, comma=answer.replace(".", ",")))
     press(page, "Enter")
     assert field.locator("[aria-live]").inner_text().startswith("✓ Right.")

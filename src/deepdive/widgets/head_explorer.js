@@ -369,7 +369,7 @@ export default {
         return h("li", {}, h("span", {}, `${x.rank}.`),
           h("button", {
             type: "button", "data-key": `rank ${short(x.layer, x.head)}`, "aria-current": i === place ? "true" : null,
-            "aria-label": `Show layer ${x.layer + 1}, head ${x.head + 1}, number ${x.rank}`,
+            "aria-label": `${short(x.layer, x.head)}, number ${x.rank}: show`,
             onClick: () => {
               s.set({ layer: x.layer, head: x.head });
               list.querySelector(`[data-key="rank ${short(x.layer, x.head)}"]`)?.focus();
@@ -435,7 +435,8 @@ export default {
       }
       const { effect, rank } = ranked.find((x) => x.layer === layer && x.head === head);
       const gone = s.get().removed ? `${short(layer, head)} removed. ` : "";
-      return `${gone}${name}: on average ${manner(data, layer, head).words}. Removing it changes the cosines by ` +
+      const how = s.get().view === "map" ? "Heat map" : "Lines";
+      return `${gone}${how} for “${item.text}”. ${name}: on average ${manner(data, layer, head).words}. Removing it changes the cosines by ` +
         `${fmt(effect, 4)} on average, number ${rank} of ${ranked.length}.`;
     }
 

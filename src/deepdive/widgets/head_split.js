@@ -264,7 +264,8 @@ function render({ model, el }) {
       slider({ label: "Words N", values: LENGTHS, store: s, key: "seq_len" })],
     summary: () => {
       const state = s.get(), cost = costOf(data, state);
-      return `${data.presets[state.preset].name}: ${plural(cost.n_heads, "head")} of ` +
+      const rule = state.rule === "fixed" ? "head width fixed" : "head width d / h";
+      return `${data.presets[state.preset].name}, ${rule}: ${plural(cost.n_heads, "head")} of ` +
         `${count(cost.head_dim)}; ${plural(cost.parameters, "parameter")}; ` +
         `${count(cost.score_entries)} score entries for ${plural(cost.seq_len, "word")}.`;
     },

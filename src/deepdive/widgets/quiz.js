@@ -51,8 +51,9 @@ function explain(item, answer) {
 function verdict(item, answer) {
   const right = isRight(item, answer);
   if (item.kind === "number") {
+    const kept = !right && item.hint; // a hint leaves something to try again for
     return [h("p", {}, h("strong", {}, right ? "✓ Right. " : "✗ Not yet. "),
-      !right && `The answer is ${item.answer}. `, prose(item.why))];
+      !right && !kept && `The answer is ${item.answer}. `, prose(kept || item.why))];
   }
   if (item.kind === "predict") {
     const said = item.options[answer];

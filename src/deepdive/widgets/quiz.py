@@ -13,6 +13,7 @@ A quiz is a JSON list in `src/deepdive/quizzes/<name>.json`. Each item is an obj
                every `why` says what is right or wrong about its option
     answer, tolerance, why
                (number) the value, how far off still counts (default 0), the reasoning
+    hint       (number, optional) shown for a wrong number in place of the answer
     shuffle    (optional, default true) false keeps the options as written, where their
                order means something; otherwise they are mixed, the same way every time
 
@@ -41,7 +42,7 @@ QUIZZES = Path(__file__).resolve().parents[1] / "quizzes"
 _KEYS = {
     "choice": ({"id", "kind", "prompt", "options"}, {"shuffle"}),
     "predict": ({"id", "kind", "prompt", "options"}, {"shuffle"}),
-    "number": ({"id", "kind", "prompt", "answer", "why"}, {"tolerance"}),
+    "number": ({"id", "kind", "prompt", "answer", "why"}, {"tolerance", "hint"}),
 }
 _NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?")
 
