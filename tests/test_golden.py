@@ -17,6 +17,7 @@ from deepdive.masks import Causal
 from deepdive.trace import CATS, CATS_DAILY
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/cats_chase_mice.json").read_text())
+BOOK = Path(__file__).parents[1] / "book"
 ONE, TWO = trace.attention(), trace.attention(n_heads=2)
 DAILY = trace.attention(CATS_DAILY, mask=Causal())
 
@@ -179,3 +180,40 @@ def test_json_keeps_every_digit():
     for name in ("weights", "output", "scaled_scores"):
         assert result[name] == TWO[name].tolist()
     assert result["n_heads"] == 2 and result["words"] == list(CATS.words)
+
+
+# ── On the pages ─────────────────────────────────────────────────────────────────────
+
+
+def printed(chapter: str) -> list[list[str]]:
+    """Every line of numbers that a chapter's cells show, words left out."""
+    notebook = json.loads((BOOK / f"{chapter}.ipynb").read_text(encoding="utf-8"))
+    lines = []
+    for cell in notebook["cells"]:
+        for out in cell.get("outputs", []):
+            text = "".join(out.get("data", {}).get("text/plain", ""))
+            for line in text.splitlines():
+                lines.append([w for w in line.split() if w[0] in "−0123456789"])
+    return lines
+
+
+def golden_rows():
+    """(chapter, name, row) for every matrix of one head and of two."""
+    one, two = GOLDEN["single_head"], GOLDEN["two_heads"]
+    found = [("02_attention", name, rows) for name, rows in one.items()]
+    for number, head in enumerate(two["heads"], 1):
+        found += [("03_multi_head", f"head {number} {n}", r) for n, r in head.items()]
+    found += [("03_multi_head", n, two[n]) for n in ("concat", "output")]
+    return [(chapter, name, row) for chapter, name, rows in found for row in rows]
+
+
+@pytest.mark.parametrize("chapter", ["02_attention", "03_multi_head"])
+def test_every_golden_number_is_printed_on_its_page(chapter):
+    lines = printed(chapter)
+    for page, name, row in golden_rows():
+        if page == chapter:
+            short = [f"{x:.1f}" for x in row]  # queries, keys and values end there
+            rounded = [f"{x:.3f}" for x in row]
+            ends = all(float(a) == x for a, x in zip(short, row, strict=True))
+            shown = rounded in lines or (ends and short in lines)
+            assert shown, f"{name}: {rounded} is not on the page"
