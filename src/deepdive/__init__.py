@@ -10,9 +10,11 @@ import importlib
 __version__ = "0.1.0"
 
 _SUBMODULES = {
-    "ablation", "attention", "blocks", "checks", "configs", "device", "feedforward",
-    "figures", "heads", "inputs", "kernels", "masks", "models", "norms", "palette",
-    "positions", "pretrained", "show", "tokenizers", "trace", "widgets",
+    "ablation", "accounting", "anatomy", "attention", "blocks", "cache", "checks",
+    "configs", "data", "decoding", "device", "feedforward", "figures", "heads",
+    "inference", "inputs", "kernels", "latent_attention", "masks", "models", "moe",
+    "norms", "objectives", "palette", "positions", "pretrained", "recurrent", "show",
+    "tokenizers", "trace", "training", "widgets",
 }  # fmt: skip
 
 
