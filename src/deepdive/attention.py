@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from deepdive.cache import Cache, Memory
 from deepdive.inputs import check_vectors
 from deepdive.kernels import attention_weights, fused
 from deepdive.kernels.equation import mix
@@ -18,7 +19,8 @@ class MultiHeadAttention(nn.Module):
         headᵢ = softmax(qᵢ kᵢᵀ / √D + bias) vᵢ,      out = [head₁ … head_H] W_O
 
     With G = n_kv_heads key/value heads, query heads g·H/G … (g+1)·H/G − 1 share
-    key/value head g; G = H is the multi-head attention of Vaswani et al. 2017, §3.2.2.
+    key/value head g. G = H is the multi-head attention of Vaswani et al. 2017, §3.2.2;
+    G = 1 multi-query (Shazeer 2019); between them grouped-query (Ainslie et al. 2023).
 
     Shapes:
         x (B, T, d_model), context (B, S, d_model) → (B, T, d_model)
@@ -29,6 +31,9 @@ class MultiHeadAttention(nn.Module):
         head_dim: width D of one head; d_model / n_heads unless given.
         kernel: how scores become outputs; `kernels.equation` is the formula itself.
         scale: factor on the scores; 1/√D unless given.
+        rotate: turns q and k by their positions (`positions.Rotary` makes it).
+        cache: older tokens' keys and values; x are the new tokens then, and S counts
+            all. A `Memory` keeps the context's, which are computed once.
 
     Raises:
         ValueError: the numbers of heads and the width do not divide, or a shape is
@@ -39,7 +44,8 @@ class MultiHeadAttention(nn.Module):
     >>> layer(torch.zeros(1, 5, 32)).shape
     torch.Size([1, 5, 32])
 
-    Taught in: book/03_multi_head.ipynb
+    Taught in: book/03_multi_head.ipynb, book/10_kv_cache.ipynb,
+    book/12_grouped_query_attention.ipynb
     """
 
     def __init__(
@@ -81,17 +87,29 @@ class MultiHeadAttention(nn.Module):
         context: Tensor | None = None,
         mask: Tensor | Rule | None = None,
         bias: Tensor | None = None,
+        rotate: Callable[[Tensor], Tensor] | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         check_vectors("x", x, self.q_proj.weight)
-        if context is None:
-            context = x
-        else:
-            check_vectors("context", context, self.k_proj.weight)
         q = split_heads(self.q_proj(x), self.n_heads)  # (B, H, T, D)
-        k = split_heads(self.k_proj(context), self.n_kv_heads)  # (B, G, S, D)
-        v = split_heads(self.v_proj(context), self.n_kv_heads)  # (B, G, S, D)
+        if isinstance(cache, Memory) and cache.held:
+            k, v = cache.entries  # the context does not change
+        else:
+            k, v = self.keys_values(x if context is None else context)
+            if rotate is not None:
+                k = rotate(k)
+            if cache is not None:
+                k, v = cache.append(k, v)  # (B, G, S, D): the older ones first
+        if rotate is not None:
+            q = rotate(q)
         out = self.kernel(q, k, v, mask=mask, bias=bias, scale=self.scale)
         return self.o_proj(merge_heads(out))
+
+    def keys_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """What there is to read in each position: two times (B, G, S, D)."""
+        check_vectors("context", context, self.k_proj.weight)
+        k = split_heads(self.k_proj(context), self.n_kv_heads)
+        return k, split_heads(self.v_proj(context), self.n_kv_heads)
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:

@@ -2,8 +2,14 @@
 """How are sublayers joined so that they can be stacked?"""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import Tensor, nn
+
+from deepdive.cache import Cache, Caches, DecoderLayerCache
+from deepdive.inputs import check_batch
+from deepdive.masks import Causal, Rule
+from deepdive.positions import token_positions
 
 Residual = Callable[[Tensor, Callable[[Tensor], Tensor], nn.Module], Tensor]
 
@@ -34,16 +40,25 @@ class Block(nn.Module):
     """Attention, then a feed-forward network, each with a residual path around it.
 
     It receives built sublayers, so a new kind of attention or feed-forward network
-    needs no change here.
+    needs no change here. A decoder that reads an encoder has a third sublayer between
+    the two: cross-attention to the encoder's output.
 
     Shapes:
-        x (B, T, d_model) → (B, T, d_model); whatever else is passed, such as a mask,
-        goes to the attention
+        x (B, T, d_model), memory (B, S, d_model) → (B, T, d_model); whatever else is
+        passed, such as a mask or a cache, goes to the attention
 
     Args:
         residual: `post_norm` or `pre_norm`.
+        dropout: share of each sublayer's output that is dropped in training.
+        memory_mask: who of the encoder's positions may be read.
+        cache: of the attention; a `DecoderLayerCache` where there are two.
+
+    Raises:
+        ValueError: cross-attention without its norm, or without a memory to read.
 
     Source: Vaswani et al. 2017, §3.1.
+
+    Taught in: book/05_block.ipynb
     """
 
     def __init__(
@@ -53,15 +68,135 @@ class Block(nn.Module):
         attention_norm: nn.Module,
         feedforward_norm: nn.Module,
         residual: Residual,
+        cross_attention: nn.Module | None = None,
+        cross_norm: nn.Module | None = None,
+        dropout: float = 0.0,
     ):
         super().__init__()
+        if (cross_attention is None) != (cross_norm is None):
+            raise ValueError("cross_attention and cross_norm come together or not")
         self.attention, self.attention_norm = attention, attention_norm
+        self.cross_attention, self.cross_norm = cross_attention, cross_norm
         self.feedforward, self.feedforward_norm = feedforward, feedforward_norm
         self.residual = residual
+        self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, **how) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | Rule | None = None,
+        cache: Cache | DecoderLayerCache | None = None,
+        **how,
+    ) -> Tensor:
+        if self.cross_attention is None and memory is not None:
+            raise ValueError("this block has no cross-attention to read a memory with")
+        if self.cross_attention is not None and memory is None:
+            raise ValueError("cross-attention needs the encoder's output, got None")
+        own, kept = cache, None
+        if isinstance(cache, DecoderLayerCache):
+            own, kept = cache.own, cache.memory
+        if own is not None:
+            how["cache"] = own
+
         def attend(h: Tensor) -> Tensor:
-            return self.attention(h, **how)
+            return self.dropout(self.attention(h, **how))
+
+        def read(h: Tensor) -> Tensor:
+            read = self.cross_attention(h, memory, mask=memory_mask, cache=kept)
+            return self.dropout(read)
+
+        def think(h: Tensor) -> Tensor:
+            return self.dropout(self.feedforward(h))
 
         x = self.residual(x, attend, self.attention_norm)
-        return self.residual(x, self.feedforward, self.feedforward_norm)
+        if self.cross_attention is not None:
+            x = self.residual(x, read, self.cross_norm)
+        return self.residual(x, think, self.feedforward_norm)
+
+
+class Stack(nn.ModuleList):
+    """Blocks one after another, each with its own cache.
+
+    Shapes:
+        x (B, T, d_model) → (B, T, d_model); whatever else is passed goes to every block
+
+    Raises:
+        ValueError: another number of caches than of blocks.
+
+    Taught in: book/05_block.ipynb
+    """
+
+    def forward(self, x: Tensor, caches: Caches | None = None, **how) -> Tensor:
+        for block, cache in zip(self, self.one_each(caches), strict=True):
+            x = block(x, cache=cache, **how)
+        return x
+
+    def one_each(self, caches: Caches | None) -> list:
+        """The caches, or as many times None."""
+        if caches is None:
+            return [None] * len(self)
+        if len(caches) != len(self):
+            raise ValueError(f"{len(self)} layers need as many caches, {len(caches)}")
+        return caches
+
+
+class Place(NamedTuple):
+    """Where a decoder's new tokens stand, and whom they may look at.
+
+    Shapes:
+        positions (T,) or (B, T); mask a rule over S ≥ T keys
+    """
+
+    positions: Tensor
+    mask: Causal
+
+
+def place(
+    tokens: Tensor,
+    caches: Caches | None = None,
+    keep: Tensor | None = None,
+    positions: Tensor | None = None,
+    window: int | None = None,
+    max_seq_len: int | None = None,
+) -> Place:
+    """Put T new tokens behind those that the caches have seen.
+
+    Positions count real tokens only, so that a prompt padded on the left is read as if
+    it stood alone.
+
+    Shapes:
+        tokens (B, T), keep (B, seen + T) bool, True = a real token,
+        positions (T,) or (B, T)
+
+    Raises:
+        ValueError: a shape is wrong, or more than `max_seq_len` tokens.
+        TypeError: not tensors of the right kind.
+
+    Taught in: book/10_kv_cache.ipynb
+    """
+    check_batch(tokens)
+    (B, T), seen = tokens.shape, 0 if caches is None else caches.seen
+    if max_seq_len is not None and seen + T > max_seq_len:
+        raise ValueError(
+            f"{seen} tokens seen and {T} new ones are more than max_seq_len "
+            f"{max_seq_len}"
+        )
+    held = T if caches is None else caches.columns(T)
+    if keep is not None:
+        Causal(keep=keep)  # a bool tensor of two axes
+        if tuple(keep.shape) != (B, seen + T):
+            raise ValueError(
+                f"keep must be ({B}, {seen + T}), {seen} tokens seen and {T} new, got "
+                f"{tuple(keep.shape)}"
+            )
+    if positions is None:
+        positions = token_positions(T, seen, keep, tokens.device)
+    elif not isinstance(positions, Tensor):
+        raise TypeError(f"positions must be a tensor, got {type(positions).__name__}")
+    elif tuple(positions.shape) not in ((T,), (B, T)):
+        raise ValueError(
+            f"positions must be ({T},) or ({B}, {T}), got {tuple(positions.shape)}"
+        )
+    mask = Causal(window, keep=None if keep is None else keep[:, -held:])
+    return Place(positions, mask)

@@ -26,6 +26,7 @@ class Rule(ABC):
     """
 
     keep: Tensor | None = None
+    _made: dict = field(default_factory=dict, init=False, repr=False, kw_only=True)
 
     def __post_init__(self):
         keep = self.keep
@@ -37,6 +38,8 @@ class Rule(ABC):
             raise TypeError(f"keep must be bool, True = a word, got {keep.dtype}")
         if keep.dim() != 2:
             raise ValueError(f"keep must be (B, S), got {tuple(keep.shape)}")
+        # A copy of its own, so that the tensor made from it once stays true.
+        object.__setattr__(self, "keep", keep.clone())
 
     @abstractmethod
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
@@ -80,7 +83,18 @@ class Rule(ABC):
             raise ValueError(f"T and S must be ≥ 0, got T = {T}, S = {S}")
         if self.keep is not None and self.keep.shape[1] != S:
             raise ValueError(f"keep covers {self.keep.shape[1]} keys, expected S = {S}")
-        return self.tile(S - T, S, 0, S, device=device)
+        made = (T, S, str(device))
+        if made not in self._made:  # every layer asks for the same one
+            self._made.clear()
+            self._made[made] = self.tile(S - T, S, 0, S, device=device)
+        return self._made[made]
+
+    def simplest(self, T: int, S: int) -> "Rule | None":
+        """A rule that allows the same, for T queries and S keys; None if all may.
+
+        torch's kernel is fastest without a mask, and next with the plain causal one.
+        """
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +112,9 @@ class Everyone(Rule):
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         return torch.ones_like(query + key, dtype=torch.bool)
 
+    def simplest(self, T: int, S: int) -> Rule | None:
+        return None if self.keep is None and type(self) is Everyone else self
+
 
 @dataclass(frozen=True, eq=False)
 class Causal(Rule):
@@ -107,7 +124,8 @@ class Causal(Rule):
 
     Args:
         window: how many keys a query may see, itself included; None for all.
-        prefix: the first `prefix` positions see each other in both directions.
+        prefix: the first `prefix` positions see each other in both directions. They
+            are counted from the first key that is held.
 
     >>> Causal().tensor(3, 3).int()
     tensor([[1, 0, 0],
@@ -137,6 +155,14 @@ class Causal(Rule):
         """True when the rule is s ≤ t and nothing else."""
         return self.window is None and self.prefix == 0 and self.keep is None
 
+    def simplest(self, T: int, S: int) -> Rule | None:
+        if self.keep is not None or type(self) is not Causal:
+            return self
+        window = None if self.window is None or self.window >= S else self.window
+        if T == 1 and window is None:
+            return None  # the newest token may look at everything
+        return Causal() if window is None and self.prefix <= 1 else self
+
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         allowed = key <= query
         if self.window is not None:
@@ -146,6 +172,6 @@ class Causal(Rule):
 
 def as_tensor(mask: Tensor | Rule | None, T: int, S: int, device) -> Tensor | None:
     """A rule, or a boolean tensor, as a tensor; None where nothing is blocked."""
-    if mask is None or (type(mask) is Everyone and mask.keep is None):
-        return None
+    if isinstance(mask, Rule):
+        mask = mask.simplest(T, S)
     return mask.tensor(T, S, device=device) if isinstance(mask, Rule) else mask

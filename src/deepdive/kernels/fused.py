@@ -48,13 +48,12 @@ def fused(
         q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
         return fused(q, k, v, mask, bias, scale)[..., :Dv]
 
-    if type(mask) is Causal and mask.plain and bias is None:
-        if T == S:
-            return scaled_dot_product_attention(
-                q, k, v, is_causal=True, scale=scale, enable_gqa=H != G
-            )
-        if T == 1:
-            mask = None  # the newest token may look at everything
+    if isinstance(mask, Rule):
+        mask = mask.simplest(T, S)
+    if type(mask) is Causal and mask.plain and bias is None and T == S:
+        return scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scale, enable_gqa=H != G
+        )
     extra = _mask_and_bias(as_tensor(mask, T, S, q.device), bias, q.dtype)
     if extra is not None and extra.dim() < 2:
         extra = extra.expand(T, S)  # torch's kernel asks for two axes at least
