@@ -114,9 +114,9 @@ def test_a_model_without_numbers_can_be_run():
 
 
 def test_the_mask_is_made_once_for_all_layers(model, monkeypatch):
-    made, tensor = [], Everyone.tensor
+    made, tile = [], Everyone.tile
     monkeypatch.setattr(
-        Everyone, "tensor", lambda *a, **k: made.append(a) or tensor(*a, **k)
+        Everyone, "tile", lambda *a, **k: made.append(a) or tile(*a, **k)
     )
     model(TOKENS, keep=TOKENS > 0)
     assert len(made) == 1
