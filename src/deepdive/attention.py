@@ -10,6 +10,7 @@ from deepdive.cache import Cache, Memory
 from deepdive.inputs import check_vectors
 from deepdive.kernels import attention_weights, fused
 from deepdive.kernels.equation import mix
+from deepdive.kernels.layout import merge_heads, split_heads
 from deepdive.masks import Rule
 
 
@@ -110,37 +111,6 @@ class MultiHeadAttention(nn.Module):
         check_vectors("context", context, self.k_proj.weight)
         k = split_heads(self.k_proj(context), self.n_kv_heads)
         return k, split_heads(self.v_proj(context), self.n_kv_heads)
-
-
-def split_heads(x: Tensor, n_heads: int) -> Tensor:
-    """Cut the width into heads: a view of the same numbers, nothing is copied.
-
-    Shapes:
-        x (B, T, H·D) → (B, H, T, D)
-
-    Raises:
-        ValueError: x has not three axes, or n_heads does not divide its width.
-
-    Taught in: book/03_multi_head.ipynb
-    """
-    if x.dim() != 3:
-        raise ValueError(f"x must be (B, T, width), got {tuple(x.shape)}")
-    if n_heads < 1 or x.shape[-1] % n_heads:
-        raise ValueError(f"width {x.shape[-1]} is not a multiple of {n_heads} heads")
-    return x.unflatten(-1, (n_heads, x.shape[-1] // n_heads)).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """Lay the heads side by side again: (B, H, T, D) → (B, T, H·D).
-
-    Raises:
-        ValueError: x has not four axes.
-
-    Taught in: book/03_multi_head.ipynb
-    """
-    if x.dim() != 4:
-        raise ValueError(f"x must be (B, H, T, D), got {tuple(x.shape)}")
-    return x.transpose(1, 2).flatten(2)
 
 
 @contextmanager

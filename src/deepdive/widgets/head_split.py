@@ -7,6 +7,7 @@ does not change the number of parameters. Models that fix d_head pay for each he
 
 from typing import Any, ClassVar
 
+from deepdive.accounting import head_cost
 from deepdive.widgets.base import Widget
 from deepdive.widgets.svg import Drawing
 
@@ -60,63 +61,6 @@ PRESETS = (
     },
 )
 START = 1  # the paper's eight heads
-
-
-def head_cost(
-    d_model: int,
-    n_heads: int,
-    head_dim: int | None = None,
-    seq_len: int = WORDS,
-    count_o: bool = True,
-) -> dict[str, Any]:
-    """Count the parameters and the score entries of one attention layer without biases.
-
-        W_Q, W_K, W_V: d · hD each,   W_O: hD · d,   scores: h · N²
-
-    Args:
-        head_dim: D; None for d_model / n_heads, which makes hD = d.
-        seq_len: N, the number of words.
-        count_o: whether W_O is counted among the parameters.
-
-    Raises:
-        TypeError: a number is not an int.
-        ValueError: a number is below 1, or `head_dim` is None and the heads do not
-            divide the width.
-
-    >>> head_cost(512, 8)["parameters"], head_cost(512, 1)["parameters"]
-    (1048576, 1048576)
-    >>> head_cost(1024, 128, 128)["ratio"]
-    16.0
-
-    Taught in: book/03_multi_head.ipynb
-    """
-    given = {"d_model": d_model, "n_heads": n_heads, "seq_len": seq_len}
-    if head_dim is not None:
-        given["head_dim"] = head_dim
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, got {value!r}")
-        if value < 1:
-            raise ValueError(f"{name} must be an integer ≥ 1, got {value}")
-    if head_dim is None and d_model % n_heads:
-        raise ValueError(f"{n_heads} heads do not divide d_model = {d_model}")
-    dim = d_model // n_heads if head_dim is None else head_dim
-    width = n_heads * dim
-    one, o = d_model * width, d_model * width if count_o else 0
-    return {
-        "d_model": d_model,
-        "n_heads": n_heads,
-        "head_dim": dim,
-        "seq_len": seq_len,
-        "width": width,
-        "ratio": width / d_model,
-        "q": one,
-        "k": one,
-        "v": one,
-        "o": o,
-        "parameters": 3 * one + o,
-        "score_entries": n_heads * seq_len**2,
-    }
 
 
 def count(n: int) -> str:

@@ -1,0 +1,553 @@
+# SPDX-License-Identifier: MIT
+"""What does a model cost? Parameters, operations and bytes, predicted from its sizes.
+
+Everything here is arithmetic on a config; torch is not imported, so a table of all the
+book's models takes no time. Tests hold each formula to the built model: its parameters,
+the operations that torch counts, the bytes that its caches report.
+
+Conventions: one multiply-add is 2 FLOPs. Only matrix products are counted; norms,
+activations, softmax and rotations are left out (under 1 % at the models' own widths).
+Bytes are those of the numbers alone.
+"""
+
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, NamedTuple
+
+from deepdive.configs import (
+    BertConfig,
+    DeepSeekV2Config,
+    GptConfig,
+    LlamaConfig,
+    MixtralConfig,
+    T5Config,
+    TransformerConfig,
+)
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+
+
+class Part(NamedTuple):
+    """Weights of one part of a layer: in matrices, which multiply, and beside them."""
+
+    matrices: int = 0
+    vectors: int = 0  # biases, norms, tables that are looked up
+
+    @property
+    def total(self) -> int:
+        return self.matrices + self.vectors
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's weights, and what its attention does per token and per pair.
+
+    Attributes:
+        used: of the feed-forward part, what one token visits; all of it unless given.
+        per_key: matrices that are applied to every key of the cache at each step (MLA's
+            expansion), or to the new tokens alone where they are absorbed.
+        cached: numbers that are kept per token.
+        pair, absorbed_pair: multiply-adds for one query with one key, all heads.
+        window: keys that a query may see; None for all.
+    """
+
+    attention: Part
+    feedforward: Part
+    norms: Part
+    cached: int = 0
+    pair: int = 0
+    used: Part | None = None
+    cross: Part = Part()
+    per_key: int = 0
+    absorbed_pair: int | None = None
+    window: int | None = None
+    experts: tuple[int, int, int] | None = None  # E, K, weights of one
+
+    @property
+    def visited(self) -> Part:
+        return self.feedforward if self.used is None else self.used
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole model: its stacks, and what stands around them."""
+
+    embedding: Part
+    output: Part  # stored beside the embedding; tied weights are not stored twice
+    head: int  # matrix weights that every token's logits multiply, tied or not
+    decoder: tuple[Layer, ...] = ()
+    encoder: tuple[Layer, ...] = ()
+    positions: Part = Part()
+    norms: Part = Part()
+    causal: bool = True
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.encoder + self.decoder
+
+
+def parameters(config) -> dict[str, int]:
+    """How many weights, by part; `used` is what one token's pass multiplies or looks up.
+
+    `used` leaves out the experts that a token does not visit and counts the rest whole,
+    the embedding table too, as the models' own reports do.
+
+    Raises:
+        TypeError: not one of `deepdive.configs`' models.
+
+    >>> from deepdive.configs import GPT2_SMALL, MIXTRAL_8X7B
+    >>> parameters(GPT2_SMALL)["total"]
+    124439808
+    >>> round(parameters(MIXTRAL_8X7B)["used"] / 1e9, 1)
+    12.9
+
+    Taught in: book/06_transformer_2017.ipynb, book/14_mixture_of_experts.ipynb
+    """
+    plan = plan_of(config)
+    parts = {
+        "embedding": plan.embedding.total + plan.positions.total,
+        "attention": sum(x.attention.total + x.cross.total for x in plan.layers),
+        "feedforward": sum(x.feedforward.total for x in plan.layers),
+        "norms": plan.norms.total + sum(x.norms.total for x in plan.layers),
+        "output": plan.output.total,
+    }
+    total = sum(parts.values())
+    idle = sum(x.feedforward.total - x.visited.total for x in plan.layers)
+    return {**parts, "total": total, "used": total - idle}
+
+
+def kv_numbers(config, tokens: int, source: int = 0) -> int:
+    """Numbers that a decoder keeps of `tokens` tokens, all layers together.
+
+    Args:
+        source: tokens of the encoder's text, whose keys and values are kept as well.
+
+    Raises:
+        TypeError: not a decoder's config.  ValueError: a negative number.
+    """
+    plan = plan_of(config)
+    if not plan.decoder or not plan.causal:
+        raise TypeError(f"{type(config).__name__} decodes nothing: it has no cache")
+    _check_counts(tokens=tokens, source=source)
+    held = sum(
+        layer.cached * (tokens if layer.window is None else min(tokens, layer.window))
+        for layer in plan.decoder
+    )
+    if plan.encoder:
+        held += source * sum(layer.cached for layer in plan.decoder)
+    return held
+
+
+def kv_bytes(
+    config, tokens: int, batch: int = 1, source: int = 0, bytes_per_number: int = 2
+) -> int:
+    """Bytes of the cache: 2 · n_layers · G · D · tokens · bytes, or (d_c + d_R) in MLA.
+
+    Raises:
+        TypeError: not a decoder's config.  ValueError: a negative number.
+
+    >>> from deepdive.configs import LLAMA_3_8B, DEEPSEEK_V2
+    >>> kv_bytes(LLAMA_3_8B, tokens=1) / 1024, kv_bytes(DEEPSEEK_V2, tokens=1) / 1024
+    (128.0, 67.5)
+
+    Taught in: book/10_kv_cache.ipynb, book/12_grouped_query_attention.ipynb
+    """
+    _check_counts(batch=batch, bytes_per_number=bytes_per_number)
+    return batch * bytes_per_number * kv_numbers(config, tokens, source)
+
+
+def flops(
+    config,
+    tokens: int,
+    seen: int = 0,
+    source: int = 0,
+    batch: int = 1,
+    skip_blocked: bool = True,
+) -> dict[str, int]:
+    """Operations of one forward pass over `tokens` new tokens, by part.
+
+    Args:
+        seen: tokens in the cache; the new ones stand behind them.
+        source: tokens that an encoder reads in the same pass; 0 if it has read before.
+            An encoder–decoder's cross-attention counts only with a source.
+        skip_blocked: count the pairs that the mask allows; otherwise all of T × S,
+            which is what a kernel without tiles computes.
+
+    Note:
+        Logits are counted for every new token. Latent attention is counted in the
+        cheaper of its two forms, as the layer chooses.
+
+    Raises:
+        TypeError: not one of `deepdive.configs`' models.  ValueError: a negative
+            number, or `seen` without a cache.
+
+    Taught in: book/06_transformer_2017.ipynb, book/10_kv_cache.ipynb
+    """
+    plan = plan_of(config)
+    _check_counts(tokens=tokens, seen=seen, source=source, batch=batch)
+    if seen and not (plan.causal and plan.decoder):
+        raise ValueError(f"{type(config).__name__} has no cache: seen must be 0")
+    out = dict.fromkeys(("projections", "scores", "feedforward", "output"), 0)
+    for layer in plan.encoder:
+        _add_layer(out, layer, source, 0, causal=False, skip=skip_blocked)
+    for layer in plan.decoder:
+        _add_layer(out, layer, tokens, seen, causal=plan.causal, skip=skip_blocked)
+        if source:
+            # q and o act on the new tokens, k and v on the source, once.
+            half = layer.cross.matrices // 2
+            out["projections"] += 2 * half * (tokens + source)
+            out["scores"] += 2 * layer.pair * tokens * source
+    out["output"] = 2 * plan.head * (tokens if plan.causal else 1)
+    out = {name: batch * count for name, count in out.items()}
+    return {**out, "total": sum(out.values())}
+
+
+def _add_layer(
+    out: dict[str, int], layer: Layer, T: int, seen: int, causal: bool, skip: bool
+) -> None:
+    """One layer's operations for T tokens behind `seen` older ones."""
+    S = seen + T if layer.window is None else min(seen, layer.window - 1) + T
+    pairs = causal_pairs(T, seen, layer.window) if causal and skip else T * S
+    ways = [(S if layer.per_key else T, layer.pair)]
+    if layer.absorbed_pair is not None:
+        ways.append((T, layer.absorbed_pair))
+    # The layer compares its two ways on T × S, whatever the mask lets it skip.
+    keys, pair = min(ways, key=lambda way: layer.per_key * way[0] + way[1] * T * S)
+    out["projections"] += 2 * (layer.attention.matrices - layer.per_key) * T
+    out["projections"] += 2 * layer.per_key * keys
+    out["scores"] += 2 * pair * pairs
+    out["feedforward"] += 2 * layer.visited.matrices * T
+
+
+def causal_pairs(T: int, seen: int = 0, window: int | None = None) -> int:
+    """How many (query, key) pairs the causal rule allows.
+
+        Σ min(p + 1, window) over the positions p = seen … seen + T − 1
+
+    >>> causal_pairs(4), causal_pairs(1, seen=3), causal_pairs(4, window=2)
+    (10, 4, 7)
+    """
+    _check_counts(T=T, seen=seen)
+    full = T * seen + T * (T + 1) // 2
+    if window is None:
+        return full
+    # Positions from window − 1 on see `window` keys, so many fewer than p + 1.
+    first = max(seen, window)
+    late = max(0, seen + T - first)
+    missing = late * (first + 1 - window) + late * (late - 1) // 2
+    return full - missing
+
+
+def decode_bytes(
+    config, seen: int, batch: int = 1, weight_bytes: int = 2, cache_bytes: int = 2
+) -> dict[str, int]:
+    """Bytes that one decoding step must read: the weights in use, and the cache.
+
+    A batch shares the weights and not the caches. Of E experts, a batch of tokens that
+    choose K each at random meets E · (1 − (1 − K/E)^batch).
+
+    Raises:
+        TypeError: not a decoder's config.  ValueError: a negative number.
+
+    Taught in: book/10_kv_cache.ipynb, book/14_mixture_of_experts.ipynb
+    """
+    plan = plan_of(config)
+    _check_counts(
+        seen=seen, batch=batch, weight_bytes=weight_bytes, cache_bytes=cache_bytes
+    )
+    counted = parameters(config)
+    table = plan.embedding.total if plan.output.matrices else 0  # one row is read
+    weights = counted["total"] - table - plan.positions.total
+    for layer in plan.decoder:
+        if layer.experts is not None:
+            E, K, one = layer.experts
+            met = E * (1 - (1 - K / E) ** batch)
+            weights -= round((E - met) * one)
+    cache = kv_numbers(config, seen) * batch * cache_bytes
+    return {"weights": weights * weight_bytes, "cache": cache}
+
+
+def score_bytes(
+    n_heads: int,
+    T: int,
+    S: int | None = None,
+    batch: int = 1,
+    bytes_per_number: int = 4,
+) -> int:
+    """Bytes of one layer's score map, which the formula writes and tiles do not.
+
+        batch · H · T · S · bytes
+
+    Taught in: book/03_multi_head.ipynb, book/13_flash_attention.ipynb
+    """
+    S = T if S is None else S
+    _check_counts(n_heads=n_heads, T=T, S=S, batch=batch, bytes=bytes_per_number)
+    return batch * n_heads * T * S * bytes_per_number
+
+
+def roofline(
+    flops: float, traffic: float, flops_per_second: float, bytes_per_second: float
+) -> float:
+    """The least seconds a step can take on a machine: the slower of its two limits.
+
+    Raises:
+        ValueError: a speed that is not above 0, or a negative amount.
+    """
+    if min(flops_per_second, bytes_per_second) <= 0 or min(flops, traffic) < 0:
+        raise ValueError(
+            f"speeds must be > 0 and amounts ≥ 0, got {flops} FLOPs, {traffic} bytes, "
+            f"{flops_per_second} FLOP/s, {bytes_per_second} byte/s"
+        )
+    return max(flops / flops_per_second, traffic / bytes_per_second)
+
+
+def head_cost(
+    d_model: int,
+    n_heads: int,
+    head_dim: int | None = None,
+    seq_len: int = 100,
+    count_o: bool = True,
+) -> dict[str, Any]:
+    """Count the parameters and the score entries of one attention layer without biases.
+
+        W_Q, W_K, W_V: d · hD each,   W_O: hD · d,   scores: h · N²
+
+    Args:
+        head_dim: D; None for d_model / n_heads, which makes hD = d.
+        seq_len: N, the number of words.
+        count_o: whether W_O is counted among the parameters.
+
+    Raises:
+        TypeError: a number is not an int.
+        ValueError: a number is below 1, or `head_dim` is None and the heads do not
+            divide the width.
+
+    >>> head_cost(512, 8)["parameters"], head_cost(512, 1)["parameters"]
+    (1048576, 1048576)
+    >>> head_cost(1024, 128, 128)["ratio"]
+    16.0
+
+    Taught in: book/03_multi_head.ipynb
+    """
+    given = {"d_model": d_model, "n_heads": n_heads, "seq_len": seq_len}
+    if head_dim is not None:
+        given["head_dim"] = head_dim
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an int, got {value!r}")
+        if value < 1:
+            raise ValueError(f"{name} must be an integer ≥ 1, got {value}")
+    if head_dim is None and d_model % n_heads:
+        raise ValueError(f"{n_heads} heads do not divide d_model = {d_model}")
+    dim = d_model // n_heads if head_dim is None else head_dim
+    width = n_heads * dim
+    one, o = d_model * width, d_model * width if count_o else 0
+    return {
+        "d_model": d_model,
+        "n_heads": n_heads,
+        "head_dim": dim,
+        "seq_len": seq_len,
+        "width": width,
+        "ratio": width / d_model,
+        "q": one,
+        "k": one,
+        "v": one,
+        "o": o,
+        "parameters": 3 * one + o,
+        "score_entries": n_heads * seq_len**2,
+    }
+
+
+@singledispatch
+def plan_of(config) -> Plan:
+    """The layers of a model and what stands around them, from its config.
+
+    Raises:
+        TypeError: not one of `deepdive.configs`' models.
+    """
+    raise TypeError(f"expected a model's config, got {type(config).__name__}")
+
+
+@plan_of.register
+def _(c: TransformerConfig) -> Plan:
+    attention = _heads(c.d_model, c.n_heads, c.n_heads, c.d_model // c.n_heads, True)
+    layer = {
+        "feedforward": _two_layers(c.d_model, c.d_ff, True),
+        "cached": 2 * c.d_model,
+        "pair": 2 * c.d_model,
+    }
+    vocab = c.tgt_vocab_size * c.d_model
+    tables = 1 if c.tied else 2
+    return Plan(
+        embedding=Part(0, c.src_vocab_size * c.d_model + (tables - 1) * vocab),
+        output=Part() if c.tied else Part(vocab, c.tgt_vocab_size),
+        head=vocab,
+        encoder=(Layer(attention, norms=Part(0, 4 * c.d_model), **layer),) * c.n_layers,
+        decoder=(
+            Layer(attention, norms=Part(0, 6 * c.d_model), cross=attention, **layer),
+        )
+        * c.n_layers,
+    )
+
+
+@plan_of.register
+def _(c: BertConfig) -> Plan:
+    rows = c.vocab_size + c.n_segments
+    layer = Layer(
+        _heads(c.d_model, c.n_heads, c.n_heads, c.d_model // c.n_heads, True),
+        _two_layers(c.d_model, c.d_ff, True),
+        norms=Part(0, 4 * c.d_model),
+        pair=2 * c.d_model,
+    )
+    return Plan(
+        embedding=Part(0, rows * c.d_model),
+        positions=Part(0, c.max_seq_len * c.d_model),
+        norms=Part(0, 2 * c.d_model),  # of the embedding
+        output=Part(c.d_model**2, c.d_model),  # the pooler, on the first token
+        head=c.d_model**2,
+        decoder=(layer,) * c.n_layers,
+        causal=False,
+    )
+
+
+@plan_of.register
+def _(c: GptConfig) -> Plan:
+    layer = Layer(
+        _heads(c.d_model, c.n_heads, c.n_heads, c.d_model // c.n_heads, True),
+        _two_layers(c.d_model, c.d_ff, True),
+        norms=Part(0, 4 * c.d_model),
+        cached=2 * c.d_model,
+        pair=2 * c.d_model,
+    )
+    table = c.vocab_size * c.d_model
+    return Plan(
+        embedding=Part(0, table),
+        positions=Part(0, c.max_seq_len * c.d_model),
+        norms=Part(0, 2 * c.d_model),
+        output=Part(),
+        head=table,
+        decoder=(layer,) * c.n_layers,
+    )
+
+
+@plan_of.register
+def _(c: T5Config) -> Plan:
+    inner = c.n_heads * c.head_dim
+    attention = _heads(c.d_model, c.n_heads, c.n_heads, c.head_dim, False)
+    gated = _gated(c.d_model, c.d_ff)
+    layer = {
+        "feedforward": gated if c.gated else _two_layers(c.d_model, c.d_ff, False),
+        "cached": 2 * inner,
+        "pair": 2 * inner,
+    }
+    table = c.vocab_size * c.d_model
+    return Plan(
+        embedding=Part(0, table),
+        positions=Part(0, 2 * c.n_buckets * c.n_heads),
+        norms=Part(0, 2 * c.d_model),
+        output=Part() if c.tied else Part(table),
+        head=table,
+        encoder=(Layer(attention, norms=Part(0, 2 * c.d_model), **layer),) * c.n_layers,
+        decoder=(
+            Layer(attention, norms=Part(0, 3 * c.d_model), cross=attention, **layer),
+        )
+        * c.n_layers,
+    )
+
+
+@plan_of.register
+def _(c: LlamaConfig) -> Plan:
+    return _llama_like(c, {"feedforward": _gated(c.d_model, c.d_ff)})
+
+
+@plan_of.register
+def _(c: MixtralConfig) -> Plan:
+    one = _gated(c.d_model, c.d_expert).matrices
+    return _llama_like(c, _experts(c.d_model * c.n_experts, c.n_experts, c.top_k, one))
+
+
+@plan_of.register
+def _(c: DeepSeekV2Config) -> Plan:
+    qk = c.qk_nope_head_dim + c.qk_rope_head_dim
+    up = c.kv_lora_rank * c.n_heads * (c.qk_nope_head_dim + c.v_head_dim)
+    queries = c.n_heads * qk * (c.q_lora_rank or c.d_model)
+    squeeze = c.d_model * (c.q_lora_rank or 0)
+    latent = c.kv_lora_rank + c.qk_rope_head_dim
+    out = c.n_heads * c.v_head_dim * c.d_model
+    attention = {
+        "attention": Part(
+            queries + squeeze + c.d_model * latent + up + out,
+            c.kv_lora_rank + (c.q_lora_rank or 0),  # the norms of the latents
+        ),
+        "norms": Part(0, 2 * c.d_model),
+        "cached": latent,
+        "per_key": up,
+        "pair": c.n_heads * (qk + c.v_head_dim),
+        "absorbed_pair": c.n_heads * (latent + c.kv_lora_rank),
+    }
+    one = _gated(c.d_model, c.d_expert).matrices
+    shared = c.n_shared_experts * one
+    # V3's bias on the choice is a buffer, which no gradient reaches: not counted.
+    sparse = _experts(c.d_model * c.n_experts, c.n_experts, c.top_k, one, shared)
+    dense = Layer(feedforward=_gated(c.d_model, c.d_ff), **attention)
+    n = c.n_layers - c.n_dense_layers
+    table = c.vocab_size * c.d_model
+    return Plan(
+        embedding=Part(0, table),
+        norms=Part(0, c.d_model),
+        output=Part(table),
+        head=table,
+        decoder=(dense,) * c.n_dense_layers + (Layer(**sparse, **attention),) * n,
+    )
+
+
+def _llama_like(c, feedforward: dict) -> Plan:
+    """Grouped-query attention without biases, RMSNorm, an output layer of its own."""
+    head_dim = c.head_dim or c.d_model // c.n_heads
+    layer = Layer(
+        attention=_heads(c.d_model, c.n_heads, c.n_kv_heads, head_dim, False),
+        norms=Part(0, 2 * c.d_model),
+        cached=2 * c.n_kv_heads * head_dim,
+        pair=2 * c.n_heads * head_dim,
+        window=c.window,
+        **feedforward,
+    )
+    table = c.vocab_size * c.d_model
+    return Plan(
+        embedding=Part(0, table),
+        norms=Part(0, c.d_model),
+        output=Part() if c.tied else Part(table),
+        head=table,
+        decoder=(layer,) * c.n_layers,
+    )
+
+
+def _heads(d_model: int, H: int, G: int, D: int, biases: bool) -> Part:
+    """q and o for H heads, k and v for G."""
+    vectors = (H + 2 * G) * D + d_model if biases else 0
+    return Part(2 * (H + G) * D * d_model, vectors)
+
+
+def _two_layers(d_model: int, d_ff: int, biases: bool) -> Part:
+    return Part(2 * d_model * d_ff, d_ff + d_model if biases else 0)
+
+
+def _gated(d_model: int, d_ff: int) -> Part:
+    return Part(3 * d_model * d_ff)
+
+
+def _experts(router: int, E: int, K: int, one: int, shared: int = 0) -> dict[str, Any]:
+    """E experts of `one` weights, K of them per token; a router, and shared ones."""
+    return {
+        "feedforward": Part(router + E * one + shared),
+        "used": Part(router + K * one + shared),
+        "experts": (E, K, one),
+    }
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+        if value < 0:
+            raise ValueError(f"{name} must be ≥ 0, got {value}")
