@@ -349,7 +349,7 @@ def notebooks(python: Path) -> None:
 
 
 def weights(python: Path) -> None:
-    run(python, "-m", "deepdive", "weights", "minilm")
+    run(python, "-m", "deepdive", "weights")
 
 
 def audit(python: Path) -> None:

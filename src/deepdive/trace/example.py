@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""What are the numbers of “cats chase mice”? The book's one example, step by step.
+"""What are the numbers of “cats chase mice”? The book's one example.
 
-The numbers are chosen by hand, so that they can be followed with a pencil. They come
-from no trained model and show nothing about one.
+They are chosen by hand, one decimal each, so that they can be followed with a pencil,
+and so that nothing ties by accident. They come from no trained model and show nothing
+about one.
 """
 
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-
-from deepdive.attention import MultiHeadAttention, merge_heads, split_heads
-from deepdive.kernels import attention_weights, equation
-from deepdive.masks import Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,59 +70,69 @@ CATS = Example(
 CATS_DAILY = CATS.append("daily", [0, 0, 1, 1])
 
 
-def attention(
-    example: Example = CATS, n_heads: int = 1, mask: Tensor | Rule | None = None
-) -> dict:
-    """Every matrix on the way from the words' vectors to attention's output.
+@dataclass(frozen=True, eq=False)
+class Recurrence:
+    """A plain recurrent network of width 2: h′ = tanh(x W_x + h W_h).
 
     Shapes:
-        X, Q, K, V, concat, output (T, d); raw_scores, scaled_scores, weights (H, T, T);
-        head_outputs (H, T, D)
-
-    Raises:
-        ValueError: n_heads does not divide the width.
-
-    Taught in: book/02_attention.ipynb, book/03_multi_head.ipynb
+        W_x (d_model, 2), W_h (2, 2)
     """
-    Q, K, V = (example.X @ W for W in (example.W_Q, example.W_K, example.W_V))
-    if n_heads < 1 or Q.shape[-1] % n_heads:
-        raise ValueError(f"width {Q.shape[-1]} cannot be cut into {n_heads} heads")
-    q, k, v = (split_heads(M[None], n_heads) for M in (Q, K, V))  # (1, H, T, D)
-    raw = q @ k.transpose(-2, -1)
-    heads = equation(q, k, v, mask=mask)
-    concat = merge_heads(heads)[0]
-    return {
-        "words": example.words,
-        "n_heads": n_heads,
-        **{name: getattr(example, name) for name in ("X", "W_Q", "W_K", "W_V", "W_O")},
-        "Q": Q,
-        "K": K,
-        "V": V,
-        "raw_scores": raw[0],
-        "scaled_scores": raw[0] / q.shape[-1] ** 0.5,
-        "weights": attention_weights(q, k, mask=mask)[0],
-        "head_outputs": heads[0],
-        "concat": concat,
-        "output": concat @ example.W_O,
-    }
+
+    W_x: Tensor
+    W_h: Tensor
 
 
-def layer(example: Example = CATS, n_heads: int = 1) -> MultiHeadAttention:
-    """The same numbers as a layer of the package, in float64.
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A feed-forward network of width 8, and a router that may cut it into 4 experts.
 
-    Note:
-        `nn.Linear` multiplies by the transpose of its weight, hence the `.T`.
+    Expert e is hidden units 2e and 2e + 1: all experts together, each with gate 1, are
+    the network.
+
+    Shapes:
+        W_up (d_model, 8), W_down (8, d_model), W_router (d_model, 4)
     """
-    module = MultiHeadAttention(example.X.shape[-1], n_heads).double()
-    with torch.no_grad():
-        for part, name in (("q", "W_Q"), ("k", "W_K"), ("v", "W_V"), ("o", "W_O")):
-            getattr(module, f"{part}_proj").weight.copy_(getattr(example, name).T)
-    return module
+
+    W_up: Tensor
+    W_down: Tensor
+    W_router: Tensor
+    n_experts: int = 4
+    top_k: int = 2
 
 
-def to_json(result: dict) -> dict:
-    """The same dictionary with nested lists for tensors, at full precision."""
-    return {
-        name: value.tolist() if isinstance(value, Tensor) else value
-        for name, value in result.items()
-    }
+RECURRENCE = Recurrence(
+    W_x=matrix([[0.5, -0.3], [0.8, 0.2], [-0.4, 0.6], [0.1, 0.9]]),
+    W_h=matrix([[0.6, -0.2], [0.3, 0.5]]),
+)
+NETWORK = Network(
+    W_up=matrix(
+        [
+            [0.5, -0.2, 0.0, 0.7, -0.6, 0.3, 0.1, 0.0],
+            [-0.3, 0.6, 0.8, 0.0, 0.2, -0.5, 0.0, 0.9],
+            [0.4, 0.1, -0.7, 0.3, 0.9, -0.1, -0.3, 0.5],
+            [0.0, 0.7, 0.1, -0.5, 0.0, 0.6, 0.5, -0.6],
+        ]
+    ),
+    W_down=matrix(
+        [
+            [0.6, 0.0, -0.2, 0.3],
+            [0.1, 0.5, 0.0, -0.4],
+            [0.0, -0.3, 0.7, 0.2],
+            [-0.5, 0.4, 0.1, 0.0],
+            [0.2, 0.0, 0.8, -0.1],
+            [0.0, 0.9, -0.6, 0.4],
+            [0.7, -0.2, 0.0, 0.5],
+            [-0.1, 0.3, 0.4, 0.6],
+        ]
+    ),
+    W_router=matrix(
+        [
+            [0.9, -0.2, 0.1, 0.4],
+            [0.3, 0.8, -0.5, 0.1],
+            [-0.4, 0.5, 1.1, 0.6],
+            [0.7, 0.1, 0.4, -0.6],
+        ]
+    ),
+)
+# Two German words that are being written while the three English ones are read.
+TARGET = (("Katzen", "jagen"), matrix([[1, 0, 0.8, 0], [0, 1, 0, 0.5]]))

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""What do the later ideas do to the same three words? Same formula, other costs."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from deepdive.cache import GrowingCache
+from deepdive.kernels import attention_weights, equation
+from deepdive.kernels.layout import merge_heads, split_heads
+from deepdive.kernels.tiled import online_softmax_steps
+from deepdive.masks import Causal, Rule
+from deepdive.positions import Rotary, interleaved
+from deepdive.trace.example import CATS, CATS_DAILY, Example
+from deepdive.trace.formula import attention, layer
+
+
+def cached(example: Example = CATS_DAILY, n_heads: int = 1) -> dict:
+    """The last word alone, with the keys and values of the older ones remembered.
+
+    Shapes:
+        q, k, v (1, d_model) of the new word; K, V (T, d_model) as held afterwards;
+        weights (H, 1, T), output (1, d_model)
+
+    Taught in: book/10_kv_cache.ipynb
+    """
+    module, cache = layer(example, n_heads), GrowingCache()
+    old, new = example.X[None, :-1], example.X[None, -1:]
+    with torch.no_grad():
+        module(old, mask=Causal(), cache=cache)
+        held = cache.seen
+        output = module(new, mask=Causal(), cache=cache)[0]
+        k, v = module.keys_values(new)
+        q = split_heads(module.q_proj(new), n_heads)
+        weights = attention_weights(q, cache.entries[0], mask=Causal())[0]
+    return {
+        "words": example.words,
+        "held_before": held,
+        "q": merge_heads(q)[0],
+        "k": merge_heads(k)[0],
+        "v": merge_heads(v)[0],
+        "K": merge_heads(cache.entries[0])[0],
+        "V": merge_heads(cache.entries[1])[0],
+        "weights": weights,
+        "output": output,
+        "nbytes": cache.nbytes,
+    }
+
+
+def rotary(
+    example: Example = CATS_DAILY, n_heads: int = 2, mask: Tensor | Rule | None = None
+) -> dict:
+    """The same q and k, turned by their positions before they meet.
+
+    With two heads D = 2: one pair per head, and θ = 1 radian per position.
+
+    Shapes:
+        angles (T, D / 2); q, k, rotated_q, rotated_k (H, T, D); scores before and
+        after, unscaled, and weights (H, T, T); output (T, d_model)
+
+    Taught in: book/11_rope.ipynb
+    """
+    Q, K, V = (example.X @ W for W in (example.W_Q, example.W_K, example.W_V))
+    q, k, v = (split_heads(M[None], n_heads) for M in (Q, K, V))  # (1, H, T, D)
+    at = torch.arange(len(example.words))
+    turning = Rotary(q.shape[-1], pairing=interleaved)
+    rotate = turning(at)
+    turned_q, turned_k = rotate(q), rotate(k)
+    heads = equation(turned_q, turned_k, v, mask=mask)
+    return {
+        "words": example.words,
+        "angles": at[:, None] * turning.frequencies(),
+        "q": q[0],
+        "k": k[0],
+        "v": v[0],
+        "rotated_q": turned_q[0],
+        "rotated_k": turned_k[0],
+        "scores_before": (q @ k.mT)[0],
+        "scores_after": (turned_q @ turned_k.mT)[0],
+        "weights": attention_weights(turned_q, turned_k, mask=mask)[0],
+        "output": merge_heads(heads)[0] @ example.W_O,
+    }
+
+
+def shared(example: Example = CATS, mask: Tensor | Rule | None = None) -> dict:
+    """Two query heads read one key and one value head: the mean of the two they had.
+
+    Shapes:
+        K, V (T, 2); weights (2, T, T); output (T, d_model)
+
+    Source: the mean, as Ainslie et al. 2023 (arXiv:2305.13245), §2.1, convert a model.
+
+    Taught in: book/12_grouped_query_attention.ipynb
+    """
+    Q, K, V = (example.X @ W for W in (example.W_Q, example.W_K, example.W_V))
+    q, k, v = (split_heads(M[None], 2) for M in (Q, K, V))  # (1, 2, T, 2)
+    k, v = (M.mean(1, keepdim=True) for M in (k, v))  # (1, 1, T, 2)
+    heads = equation(q, k, v, mask=mask)
+    return {
+        "words": example.words,
+        "q": q[0],
+        "K": k[0, 0],
+        "V": v[0, 0],
+        "weights": attention_weights(q, k, mask=mask)[0],
+        "output": merge_heads(heads)[0] @ example.W_O,
+    }
+
+
+def tiles(
+    example: Example = CATS, block_size: int = 2, mask: Rule | None = None
+) -> dict:
+    """One head's keys in tiles of 2 + 1, with the running maximum and sum.
+
+    Shapes:
+        steps: one dictionary per tile: queries, keys (first, end), scores (t, s), m and
+        l (t,), acc and out (t, d_model); output (T, d_model)
+
+    Taught in: book/13_flash_attention.ipynb
+    """
+    whole = attention(example, mask=mask)
+    found = online_softmax_steps(
+        whole["Q"], whole["K"], whole["V"], block_size=block_size, mask=mask
+    )
+    steps = [
+        {
+            "queries": (step.queries.start, step.queries.stop),
+            "keys": (step.keys.start, step.keys.stop),
+            "scores": step.scores,
+            "m": step.m,
+            "l": step.l,
+            "acc": step.acc,
+            "out": step.out,
+        }
+        for step in found
+    ]
+    return {"words": example.words, "steps": steps, "output": whole["output"]}
+
+
+def latent(example: Example = CATS, rank: int = 2) -> dict:
+    """Keys and values read out of one short vector per word, the best of its length.
+
+        [W_K W_V] ≈ W_down [W_UK W_UV], by the `rank` largest singular values
+
+    Shapes:
+        W_down (d_model, rank), W_UK, W_UV (rank, d_model), singular (d_model,);
+        latents (T, rank), K, V (T, d_model) as read out of them, weights (T, T),
+        output (T, d_model); absorbed_q (T, rank): the query that meets latents directly
+
+    Raises:
+        ValueError: rank is not 1 … d_model.
+
+    Taught in: book/15_deepseek.ipynb
+    """
+    d_model = example.X.shape[-1]
+    if not 1 <= rank <= d_model:
+        raise ValueError(f"rank must lie in 1 … {d_model}, got {rank}")
+    joined = torch.cat((example.W_K, example.W_V), dim=1)  # (d_model, 2 d_model)
+    U, singular, V_h = torch.linalg.svd(joined, full_matrices=False)
+    sign = U[:, :rank].sum(0).sign()  # svd leaves it open; sums ≥ 0 here
+    W_down = U[:, :rank] * singular[:rank] * sign
+    W_UK, W_UV = (V_h[:rank] * sign[:, None]).split(d_model, dim=1)
+    W_down, W_UK, W_UV = (M.contiguous() for M in (W_down, W_UK, W_UV))
+    pressed = replace(example, W_K=W_down @ W_UK, W_V=W_down @ W_UV)
+    result = attention(pressed)
+    return {
+        "words": example.words,
+        "singular": singular,
+        "W_down": W_down,
+        "W_UK": W_UK,
+        "W_UV": W_UV,
+        "latents": example.X @ W_down,
+        "absorbed_q": result["Q"] @ W_UK.T,
+        "K": result["K"],
+        "V": result["V"],
+        "weights": result["weights"][0],
+        "output": result["output"],
+    }
