@@ -16,6 +16,7 @@ from deepdive.attention import record
 from deepdive.pretrained import (
     WeightsMissing,
     load_bert,
+    load_masked_lm,
     load_pickle,
     load_tensors,
     sentence_embedding,
@@ -208,6 +209,61 @@ def test_shards_prefixes_old_names_and_buffers_are_understood(tmp_path):
         load_bert(folder)
 
 
+def random_masked_lm(folder, seed, kind="BertForMaskedLM"):
+    """A small random BERT with its head, as `transformers` saves it, and itself."""
+    transformers = pytest.importorskip("transformers")
+    random_folder(folder, seed)
+    config = transformers.BertConfig.from_pretrained(folder)
+    config._attn_implementation = "eager"
+    model = getattr(transformers, kind)(config).double().eval()
+    for tensor in model.parameters():
+        torch.nn.init.normal_(tensor, std=0.5)
+    model.save_pretrained(folder)
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", range(3))
+def test_a_masked_lm_equals_transformers_in_float64(tmp_path, seed):
+    theirs = random_masked_lm(tmp_path, seed)
+    ours = load_masked_lm(tmp_path, torch.float64)
+    ids = torch.randint(50, (3, 9), generator=torch.Generator().manual_seed(seed))
+    keep = torch.arange(9) < torch.tensor([[9], [4], [1]])
+    logits = theirs(ids, attention_mask=keep.long()).logits
+    assert (ours(ids, keep=keep) - logits)[keep].abs().max() <= 1e-9
+    assert ours.output.weight is ours.bert.embeddings.token.weight
+    with pytest.raises(AttributeError, match="pooler"):  # the file has none
+        ours.bert.pooled(ours.bert(ids))
+
+
+@torch.no_grad()
+def test_a_pretraining_file_gives_head_or_encoder_when_told_what_to_ignore(tmp_path):
+    theirs = random_masked_lm(tmp_path, 0, "BertForPreTraining")
+    with pytest.raises(ValueError, match=r"unknown \(2\): cls\.seq_relationship\.bias"):
+        load_masked_lm(tmp_path)
+    with pytest.raises(ValueError, match=r"unknown \(7\): cls\.predictions\.bias"):
+        load_bert(tmp_path)
+    next_sentence = ("cls.seq_relationship.",)
+    ours = load_masked_lm(tmp_path, torch.float64, ignoring=next_sentence)
+    encoder = load_bert(tmp_path, torch.float64, ignoring=("cls.",))
+    ids = torch.arange(8)[None]
+    hidden = theirs.bert(ids)
+    for bert in (ours.bert, encoder):
+        x = bert(ids)
+        assert (x - hidden.last_hidden_state).abs().max() <= 1e-9
+        assert (bert.pooled(x) - hidden.pooler_output).abs().max() <= 1e-9
+    tensors = load_file(tmp_path / "model.safetensors")
+    matrix = tensors["bert.embeddings.word_embeddings.weight"]
+    for copy, fits in ((matrix.clone(), True), (matrix + 1, False)):
+        tensors["cls.predictions.decoder.weight"] = copy
+        save_file(tensors, tmp_path / "model.safetensors")
+        if fits:
+            assert load_masked_lm(tmp_path, ignoring=next_sentence)
+            continue
+        with pytest.raises(ValueError, match="differ"):
+            load_masked_lm(tmp_path, ignoring=next_sentence)
+
+
 def test_one_error_lists_every_tensor_that_does_not_fit(tmp_path):
     folder = random_folder(tmp_path, 0)
     tensors = load_file(folder / "model.safetensors")
@@ -220,7 +276,7 @@ def test_one_error_lists_every_tensor_that_does_not_fit(tmp_path):
         load_bert(folder)
     message = str(error.value)
     for part in (
-        "unknown (2): cls.predictions.bias, blocks.7.feedforward.down.bias",
+        "unknown (2): cls.predictions.bias, encoder.layer.7.output.dense.bias",
         "missing (2): blocks.1.feedforward.down.weight, pooler.bias",
         "wrong shape (1): embeddings.norm.weight is (25,), expected (24,)",
     ):
@@ -232,7 +288,9 @@ def test_one_name_given_twice_is_not_chosen_between(tmp_path):
     tensors = load_file(folder / "model.safetensors")
     tensors["bert.pooler.dense.bias"] = torch.zeros(24)
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"unknown \(1\): .*pooler\.dense\.bias"):
+    with pytest.raises(
+        ValueError, match=r"pooler\.dense\.bias .*differ.* pooler\.bias"
+    ):
         load_bert(folder)
 
 

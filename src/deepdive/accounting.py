@@ -10,6 +10,7 @@ activations, softmax and rotations are left out (under 1 % at the models' own wi
 Bytes are those of the numbers alone.
 """
 
+import math
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, NamedTuple
@@ -38,6 +39,9 @@ class Part(NamedTuple):
         return self.matrices + self.vectors
 
 
+NOTHING = Part()
+
+
 @dataclass(frozen=True)
 class Layer:
     """One layer's weights, and what its attention does per token and per pair.
@@ -48,6 +52,7 @@ class Layer:
             expansion), or to the new tokens alone where they are absorbed.
         cached: numbers that are kept per token.
         pair, absorbed_pair: multiply-adds for one query with one key, all heads.
+        cross, cross_source: cross-attention; of it, what reads the source, once.
         window: keys that a query may see; None for all.
     """
 
@@ -57,7 +62,8 @@ class Layer:
     cached: int = 0
     pair: int = 0
     used: Part | None = None
-    cross: Part = Part()
+    cross: Part = NOTHING
+    cross_source: Part = NOTHING
     per_key: int = 0
     absorbed_pair: int | None = None
     window: int | None = None
@@ -77,8 +83,9 @@ class Plan:
     head: int  # matrix weights that every token's logits multiply, tied or not
     decoder: tuple[Layer, ...] = ()
     encoder: tuple[Layer, ...] = ()
-    positions: Part = Part()
-    norms: Part = Part()
+    positions: Part = NOTHING
+    norms: Part = NOTHING  # beside the layers', of what a decoder's step passes
+    encoder_norms: Part = NOTHING
     causal: bool = True
 
     @property
@@ -87,7 +94,7 @@ class Plan:
 
 
 def parameters(config) -> dict[str, int]:
-    """How many weights, by part; `used` is what one token's pass multiplies or looks up.
+    """How many weights, by part; `used` is what one token's pass needs.
 
     `used` leaves out the experts that a token does not visit and counts the rest whole,
     the embedding table too, as the models' own reports do.
@@ -108,7 +115,9 @@ def parameters(config) -> dict[str, int]:
         "embedding": plan.embedding.total + plan.positions.total,
         "attention": sum(x.attention.total + x.cross.total for x in plan.layers),
         "feedforward": sum(x.feedforward.total for x in plan.layers),
-        "norms": plan.norms.total + sum(x.norms.total for x in plan.layers),
+        "norms": plan.norms.total
+        + plan.encoder_norms.total
+        + sum(x.norms.total for x in plan.layers),
         "output": plan.output.total,
     }
     total = sum(parts.values())
@@ -123,19 +132,18 @@ def kv_numbers(config, tokens: int, source: int = 0) -> int:
         source: tokens of the encoder's text, whose keys and values are kept as well.
 
     Raises:
-        TypeError: not a decoder's config.  ValueError: a negative number.
+        TypeError: not a decoder's config.
+        ValueError: a negative number, or a source without an encoder.
+
+    Taught in: book/10_kv_cache.ipynb
     """
-    plan = plan_of(config)
-    if not plan.decoder or not plan.causal:
-        raise TypeError(f"{type(config).__name__} decodes nothing: it has no cache")
+    plan = _decoder(config)
     _check_counts(tokens=tokens, source=source)
-    held = sum(
-        layer.cached * (tokens if layer.window is None else min(tokens, layer.window))
+    _check_source(config, plan, source=source)
+    return sum(
+        layer.cached * (source + _at_most(tokens, layer.window))
         for layer in plan.decoder
     )
-    if plan.encoder:
-        held += source * sum(layer.cached for layer in plan.decoder)
-    return held
 
 
 def kv_bytes(
@@ -144,7 +152,8 @@ def kv_bytes(
     """Bytes of the cache: 2 · n_layers · G · D · tokens · bytes, or (d_c + d_R) in MLA.
 
     Raises:
-        TypeError: not a decoder's config.  ValueError: a negative number.
+        TypeError: not a decoder's config.
+        ValueError: a negative number, or a source without an encoder.
 
     >>> from deepdive.configs import LLAMA_3_8B, DEEPSEEK_V2
     >>> kv_bytes(LLAMA_3_8B, tokens=1) / 1024, kv_bytes(DEEPSEEK_V2, tokens=1) / 1024
@@ -161,6 +170,7 @@ def flops(
     tokens: int,
     seen: int = 0,
     source: int = 0,
+    memory: int = 0,
     batch: int = 1,
     skip_blocked: bool = True,
 ) -> dict[str, int]:
@@ -168,36 +178,48 @@ def flops(
 
     Args:
         seen: tokens in the cache; the new ones stand behind them.
-        source: tokens that an encoder reads in the same pass; 0 if it has read before.
-            An encoder–decoder's cross-attention counts only with a source.
+        source: tokens that the encoder reads in the same pass. With `tokens` 0 the
+            encoder is counted alone.
+        memory: tokens that the encoder has read before, whose keys and values for
+            cross-attention are kept.
         skip_blocked: count the pairs that the mask allows; otherwise all of T × S,
             which is what a kernel without tiles computes.
 
     Note:
-        Logits are counted for every new token. Latent attention is counted in the
-        cheaper of its two forms, as the layer chooses.
+        Logits are counted for every new token; BERT's pooler once. Latent attention is
+        counted in the cheaper of its two forms, as the layer chooses.
 
     Raises:
-        TypeError: not one of `deepdive.configs`' models.  ValueError: a negative
-            number, or `seen` without a cache.
+        TypeError: not one of `deepdive.configs`' models.
+        ValueError: a negative number; `seen` without a cache; a source or memory
+            without an encoder, both at once, or neither for an encoder–decoder.
+
+    >>> from deepdive.configs import GPT2_SMALL
+    >>> flops(GPT2_SMALL, tokens=1, seen=99)["total"] / 1e6    # about 2 per weight
+    250.750464
 
     Taught in: book/06_transformer_2017.ipynb, book/10_kv_cache.ipynb
     """
     plan = plan_of(config)
-    _check_counts(tokens=tokens, seen=seen, source=source, batch=batch)
-    if seen and not (plan.causal and plan.decoder):
+    _check_counts(tokens=tokens, seen=seen, source=source, memory=memory, batch=batch)
+    _check_source(config, plan, source=source, memory=memory)
+    if seen and not plan.causal:
         raise ValueError(f"{type(config).__name__} has no cache: seen must be 0")
+    if plan.encoder and (source > 0) + (memory > 0) != (1 if tokens else source > 0):
+        raise ValueError(
+            f"a decoder's tokens read either a source or a memory, an encoder alone a "
+            f"source; got source {source} and memory {memory} for {tokens} tokens"
+        )
     out = dict.fromkeys(("projections", "scores", "feedforward", "output"), 0)
     for layer in plan.encoder:
         _add_layer(out, layer, source, 0, causal=False, skip=skip_blocked)
-    for layer in plan.decoder:
+    for layer in plan.decoder if tokens else ():
         _add_layer(out, layer, tokens, seen, causal=plan.causal, skip=skip_blocked)
-        if source:
-            # q and o act on the new tokens, k and v on the source, once.
-            half = layer.cross.matrices // 2
-            out["projections"] += 2 * half * (tokens + source)
-            out["scores"] += 2 * layer.pair * tokens * source
-    out["output"] = 2 * plan.head * (tokens if plan.causal else 1)
+        asking = layer.cross.matrices - layer.cross_source.matrices
+        out["projections"] += 2 * asking * tokens
+        out["projections"] += 2 * layer.cross_source.matrices * source
+        out["scores"] += 2 * layer.pair * tokens * (source + memory)
+    out["output"] = 2 * plan.head * (tokens if plan.causal else min(tokens, 1))
     out = {name: batch * count for name, count in out.items()}
     return {**out, "total": sum(out.values())}
 
@@ -206,7 +228,7 @@ def _add_layer(
     out: dict[str, int], layer: Layer, T: int, seen: int, causal: bool, skip: bool
 ) -> None:
     """One layer's operations for T tokens behind `seen` older ones."""
-    S = seen + T if layer.window is None else min(seen, layer.window - 1) + T
+    S = _older(seen, layer.window) + T
     pairs = causal_pairs(T, seen, layer.window) if causal and skip else T * S
     ways = [(S if layer.per_key else T, layer.pair)]
     if layer.absorbed_pair is not None:
@@ -226,8 +248,15 @@ def causal_pairs(T: int, seen: int = 0, window: int | None = None) -> int:
 
     >>> causal_pairs(4), causal_pairs(1, seen=3), causal_pairs(4, window=2)
     (10, 4, 7)
+
+    Raises:
+        TypeError: not integers.  ValueError: a negative number, or a window below 1.
+
+    Taught in: book/13_flash_attention.ipynb
     """
     _check_counts(T=T, seen=seen)
+    if window is not None:
+        _check_counts(least=1, window=window)
     full = T * seen + T * (T + 1) // 2
     if window is None:
         return full
@@ -239,32 +268,59 @@ def causal_pairs(T: int, seen: int = 0, window: int | None = None) -> int:
 
 
 def decode_bytes(
-    config, seen: int, batch: int = 1, weight_bytes: int = 2, cache_bytes: int = 2
+    config,
+    seen: int,
+    batch: int = 1,
+    source: int = 0,
+    weight_bytes: int = 2,
+    cache_bytes: int = 2,
 ) -> dict[str, int]:
     """Bytes that one decoding step must read: the weights in use, and the cache.
 
     A batch shares the weights and not the caches. Of E experts, a batch of tokens that
     choose K each at random meets E · (1 − (1 − K/E)^batch).
 
+    Args:
+        source: tokens that the encoder has read before; it is not run again, and
+            neither are the projections of its output.
+
+    Note:
+        Rows that are looked up (the new words, their positions) are left out. A window
+        of w reads w − 1 older tokens: the newest is not fetched, it was made just now.
+
     Raises:
-        TypeError: not a decoder's config.  ValueError: a negative number.
+        TypeError: not a decoder's config.
+        ValueError: a negative number, or a source without an encoder.
+
+    >>> from deepdive.configs import LLAMA_2_7B
+    >>> decode_bytes(LLAMA_2_7B, seen=4096)
+    {'weights': 13214687232, 'cache': 2147483648}
 
     Taught in: book/10_kv_cache.ipynb, book/14_mixture_of_experts.ipynb
     """
-    plan = plan_of(config)
+    plan = _decoder(config)
     _check_counts(
-        seen=seen, batch=batch, weight_bytes=weight_bytes, cache_bytes=cache_bytes
+        seen=seen,
+        batch=batch,
+        source=source,
+        weight_bytes=weight_bytes,
+        cache_bytes=cache_bytes,
     )
-    counted = parameters(config)
-    table = plan.embedding.total if plan.output.matrices else 0  # one row is read
-    weights = counted["total"] - table - plan.positions.total
+    _check_source(config, plan, source=source)
+    weights = plan.head + plan.output.vectors + plan.norms.total
+    cached = 0
     for layer in plan.decoder:
+        weights += layer.attention.total + layer.norms.total
+        weights += layer.cross.total - layer.cross_source.total
+        weights += layer.visited.total
         if layer.experts is not None:
             E, K, one = layer.experts
-            met = E * (1 - (1 - K / E) ** batch)
-            weights -= round((E - met) * one)
-    cache = kv_numbers(config, seen) * batch * cache_bytes
-    return {"weights": weights * weight_bytes, "cache": cache}
+            weights += (E * (1 - (1 - K / E) ** batch) - K) * one
+        cached += layer.cached * (source + _older(seen, layer.window))
+    return {
+        "weights": round(weights) * weight_bytes,
+        "cache": cached * batch * cache_bytes,
+    }
 
 
 def score_bytes(
@@ -278,6 +334,15 @@ def score_bytes(
 
         batch · H · T · S · bytes
 
+    Args:
+        S: keys; as many as queries unless given.
+
+    Raises:
+        TypeError: not integers.  ValueError: a negative number.
+
+    >>> score_bytes(n_heads=12, T=1024) / 2**20
+    48.0
+
     Taught in: book/03_multi_head.ipynb, book/13_flash_attention.ipynb
     """
     S = T if S is None else S
@@ -290,13 +355,30 @@ def roofline(
 ) -> float:
     """The least seconds a step can take on a machine: the slower of its two limits.
 
+        max(FLOPs / (FLOP/s), bytes / (byte/s))
+
+    Args:
+        flops, traffic: operations, and bytes moved.
+
     Raises:
-        ValueError: a speed that is not above 0, or a negative amount.
+        TypeError: not numbers.
+        ValueError: a speed that is not above 0, a negative amount, or not finite.
+
+    >>> roofline(1e12, 4e9, flops_per_second=1e12, bytes_per_second=1e9)
+    4.0
+
+    Source: Williams, Waterman & Patterson 2009.
+
+    Taught in: book/10_kv_cache.ipynb, book/13_flash_attention.ipynb
     """
-    if min(flops_per_second, bytes_per_second) <= 0 or min(flops, traffic) < 0:
+    given = (flops, traffic, flops_per_second, bytes_per_second)
+    for value in given:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"amounts and speeds must be numbers, got {value!r}")
+    if min(given[2:]) <= 0 or min(given[:2]) < 0 or not all(map(math.isfinite, given)):
         raise ValueError(
-            f"speeds must be > 0 and amounts ≥ 0, got {flops} FLOPs, {traffic} bytes, "
-            f"{flops_per_second} FLOP/s, {bytes_per_second} byte/s"
+            f"speeds must be > 0 and amounts ≥ 0, all finite, got {flops} FLOPs, "
+            f"{traffic} bytes, {flops_per_second} FLOP/s, {bytes_per_second} byte/s"
         )
     return max(flops / flops_per_second, traffic / bytes_per_second)
 
@@ -364,6 +446,8 @@ def plan_of(config) -> Plan:
 
     Raises:
         TypeError: not one of `deepdive.configs`' models.
+
+    Taught in: book/16_what_stayed.ipynb
     """
     raise TypeError(f"expected a model's config, got {type(config).__name__}")
 
@@ -384,7 +468,13 @@ def _(c: TransformerConfig) -> Plan:
         head=vocab,
         encoder=(Layer(attention, norms=Part(0, 4 * c.d_model), **layer),) * c.n_layers,
         decoder=(
-            Layer(attention, norms=Part(0, 6 * c.d_model), cross=attention, **layer),
+            Layer(
+                attention,
+                norms=Part(0, 6 * c.d_model),
+                cross=attention,
+                cross_source=Part(2 * c.d_model**2, 2 * c.d_model),
+                **layer,
+            ),
         )
         * c.n_layers,
     )
@@ -444,12 +534,19 @@ def _(c: T5Config) -> Plan:
     return Plan(
         embedding=Part(0, table),
         positions=Part(0, 2 * c.n_buckets * c.n_heads),
-        norms=Part(0, 2 * c.d_model),
+        norms=Part(0, c.d_model),
+        encoder_norms=Part(0, c.d_model),
         output=Part() if c.tied else Part(table),
         head=table,
         encoder=(Layer(attention, norms=Part(0, 2 * c.d_model), **layer),) * c.n_layers,
         decoder=(
-            Layer(attention, norms=Part(0, 3 * c.d_model), cross=attention, **layer),
+            Layer(
+                attention,
+                norms=Part(0, 3 * c.d_model),
+                cross=attention,
+                cross_source=Part(2 * inner * c.d_model),
+                **layer,
+            ),
         )
         * c.n_layers,
     )
@@ -545,9 +642,35 @@ def _experts(router: int, E: int, K: int, one: int, shared: int = 0) -> dict[str
     }
 
 
-def _check_counts(**counts: int) -> None:
+def _at_most(tokens: int, window: int | None) -> int:
+    """How many of `tokens` a cache holds."""
+    return tokens if window is None else min(tokens, window)
+
+
+def _older(seen: int, window: int | None) -> int:
+    """How many of the tokens seen before a new one may look at."""
+    return seen if window is None else min(seen, window - 1)
+
+
+def _decoder(config) -> Plan:
+    """The plan of a model that has a cache."""
+    plan = plan_of(config)
+    if not plan.causal:
+        raise TypeError(f"{type(config).__name__} decodes nothing: it has no cache")
+    return plan
+
+
+def _check_source(config, plan: Plan, **given: int) -> None:
+    for name, value in given.items():
+        if value and not plan.encoder:
+            raise ValueError(
+                f"{type(config).__name__} has no encoder: {name} must be 0, got {value}"
+            )
+
+
+def _check_counts(least: int = 0, **counts: int) -> None:
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} must be an integer, got {value!r}")
-        if value < 0:
-            raise ValueError(f"{name} must be ≥ 0, got {value}")
+        if value < least:
+            raise ValueError(f"{name} must be ≥ {least}, got {value}")

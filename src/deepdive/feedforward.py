@@ -16,6 +16,8 @@ class FeedForward(nn.Module):
         ValueError: a size below 1, or x of another width.
 
     Source: Vaswani et al. 2017, §3.3 (ReLU); BERT and GPT use GELU.
+
+    Taught in: book/05_block.ipynb
     """
 
     def __init__(
@@ -34,3 +36,46 @@ class FeedForward(nn.Module):
                 f"x must be (…, d_model = {self.up.in_features}), got {tuple(x.shape)}"
             )
         return self.down(self.activation(self.up(x)))
+
+
+class GatedFeedForward(nn.Module):
+    """A feed-forward network where one linear map decides how much of another passes.
+
+        y = W_down · (activation(W_gate · x) ⊙ W_up · x)
+
+    With `nn.SiLU()` it is SwiGLU (Llama, Mixtral, DeepSeek), with `nn.GELU()` GEGLU
+    (T5 version 1.1, whose GELU is the tanh approximation). Three matrices instead of
+    two: at ⅔ of the width d_ff it has the parameters of the plain network.
+
+    Shapes:
+        x (B, T, d_model) → (B, T, d_model)
+
+    Raises:
+        ValueError: a size below 1, or x of another width.
+
+    Source: Shazeer 2020 (arXiv:2002.05202), §2.
+
+    >>> import torch
+    >>> GatedFeedForward(8, 16, nn.SiLU())(torch.zeros(1, 3, 8)).shape
+    torch.Size([1, 3, 8])
+
+    Taught in: book/09_t5.ipynb, book/11_rope.ipynb
+    """
+
+    def __init__(
+        self, d_model: int, d_ff: int, activation: nn.Module, bias: bool = False
+    ):
+        super().__init__()
+        if min(d_model, d_ff) < 1:
+            raise ValueError(f"d_model and d_ff must be ≥ 1, got {d_model}, {d_ff}")
+        self.gate = nn.Linear(d_model, d_ff, bias=bias)
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
+        self.activation = activation
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1:] != (self.up.in_features,):
+            raise ValueError(
+                f"x must be (…, d_model = {self.up.in_features}), got {tuple(x.shape)}"
+            )
+        return self.down(self.activation(self.gate(x)) * self.up(x))

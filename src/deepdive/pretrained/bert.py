@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""How do the names of a published BERT checkpoint map onto this book's parts?
+"""How do the names of a published BERT checkpoint map onto this book's parts?"""
 
-A checkpoint in Hugging Face's layout is a folder: `config.json` with the sizes and one
-or more `.safetensors` files with named tensors. Loading is renaming, plus the checks
-that make a wrong file fail at once instead of computing nonsense.
-"""
-
-import json
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from deepdive.configs import BertConfig
-from deepdive.models.bert import Bert
+from deepdive.models.bert import Bert, MaskedLM
 from deepdive.pretrained.files import find
+from deepdive.pretrained.huggingface import (
+    Renamed,
+    check_supported,
+    load_into,
+    read_config,
+    read_tensors,
+    renamed,
+    unfilled,
+)
 from deepdive.tokenizers import Tokenizer, load_tokenizer
 
 _SIZES = {
@@ -39,36 +40,58 @@ _SUPPORTED = {
     "position_embedding_type": ("absolute",),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
-    "quantization_config": (None,),
 }
 
-_OUTSIDE = {
+_LAYER, _BLOCK = "encoder.layer.{}.", "blocks.{}."
+
+_NAMES = {
     "embeddings.word_embeddings": "embeddings.token",
     "embeddings.position_embeddings": "embeddings.position",
     "embeddings.token_type_embeddings": "embeddings.segment",
     "embeddings.LayerNorm": "embeddings.norm",
+    _LAYER + "attention.self.query": _BLOCK + "attention.q_proj",
+    _LAYER + "attention.self.key": _BLOCK + "attention.k_proj",
+    _LAYER + "attention.self.value": _BLOCK + "attention.v_proj",
+    _LAYER + "attention.output.dense": _BLOCK + "attention.o_proj",
+    _LAYER + "attention.output.LayerNorm": _BLOCK + "attention_norm",
+    _LAYER + "intermediate.dense": _BLOCK + "feedforward.up",
+    _LAYER + "output.dense": _BLOCK + "feedforward.down",
+    _LAYER + "output.LayerNorm": _BLOCK + "feedforward_norm",
     "pooler.dense": "pooler",
+    # Tables that older files store and that are no weights: 0, 1, 2, … and zeros.
+    "embeddings.position_ids": None,
+    "embeddings.token_type_ids": None,
 }
 
-_INSIDE = {
-    "attention.self.query": "attention.q_proj",
-    "attention.self.key": "attention.k_proj",
-    "attention.self.value": "attention.v_proj",
-    "attention.output.dense": "attention.o_proj",
-    "attention.output.LayerNorm": "attention_norm",
-    "intermediate.dense": "feedforward.up",
-    "output.dense": "feedforward.down",
-    "output.LayerNorm": "feedforward_norm",
+_HEAD = {theirs: ours and f"bert.{ours}" for theirs, ours in _NAMES.items()} | {
+    "cls.predictions.transform.dense": "dense",
+    "cls.predictions.transform.LayerNorm": "norm",
+    "cls.predictions.decoder": "output",  # the embedding's matrix, once more
+    "cls.predictions.bias": "output.bias",
 }
 
-# Tables that older files store and that are no weights: 0, 1, 2, … and zeros.
-_BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
 
-_OLD_NORM = {"gamma": "weight", "beta": "bias"}  # names of the first release's files
+def _with_old_names(names: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The first release's files call a norm's weight gamma and its bias beta."""
+    old = {
+        f"{theirs}.{old}": f"{ours}.{new}"
+        for theirs, ours in names.items()
+        if theirs.endswith("LayerNorm")
+        for old, new in (("gamma", "weight"), ("beta", "bias"))
+    }
+    return {**old, **names}
 
 
-def load_bert(folder: str | Path, dtype: torch.dtype = torch.float32) -> Bert:
+def load_bert(
+    folder: str | Path,
+    dtype: torch.dtype = torch.float32,
+    ignoring: tuple[str, ...] = (),
+) -> Bert:
     """Read a BERT encoder from a folder in Hugging Face's layout, in eval mode.
+
+    Args:
+        ignoring: tensors whose names begin so are left out, such as `("cls.",)`: the
+            heads of a pretrained BERT, which are no part of the encoder.
 
     Raises:
         FileNotFoundError: `config.json` or a weight file is missing.
@@ -76,101 +99,61 @@ def load_bert(folder: str | Path, dtype: torch.dtype = torch.float32) -> Bert:
             tensors do not fit; one message lists every unknown, missing and wrongly
             shaped one.
 
-    Taught in: book/03_multi_head.ipynb
+    Taught in: book/03_multi_head.ipynb, book/07_bert.ipynb
     """
-    folder = Path(folder)
-    model = Bert(read_config(folder)).to(dtype)
-    wanted = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    given, unknown = rename(read_tensors(folder))
-    missing = sorted(wanted.keys() - given.keys())
-    unknown += sorted(given.keys() - wanted.keys())
-    misshapen = [
-        f"{name} is {tuple(given[name].shape)}, expected {shape}"
-        for name, shape in wanted.items()
-        if name in given and tuple(given[name].shape) != shape
-    ]
-    faults = [
-        f"{kind} ({len(names)}): {', '.join(names)}"
-        for kind, names in (
-            ("unknown", unknown),
-            ("missing", missing),
-            ("wrong shape", misshapen),
-        )
-        if names
-    ]
-    if faults:
-        raise ValueError(f"{folder} does not fit Bert:\n  " + "\n  ".join(faults))
-    model.load_state_dict(given)
-    return model.eval()
+    settings = read_config(folder)
+    check_supported(folder, settings, _SUPPORTED, needed=_SIZES)
+    model = unfilled(lambda: Bert(bert_config(settings)))
+    given = bert_names(read_tensors(folder), ignoring)
+    return load_into(model, given, folder, dtype)
 
 
-def read_config(folder: Path) -> BertConfig:
-    """The sizes in `config.json`, after refusing what this Bert does not compute."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"no config.json in {folder}")
-    config = json.loads(path.read_text(encoding="utf-8"))
-    refused = [
-        f"{key} = {config[key]!r} (supported: {', '.join(map(repr, allowed))})"
-        for key, allowed in _SUPPORTED.items()
-        if key in config and config[key] not in allowed
-    ]
-    refused += [f"{key} is missing" for key in _SIZES if key not in config]
-    if refused:
-        raise ValueError(f"{path}: " + "; ".join(refused))
-    return BertConfig(**{ours: config[theirs] for theirs, ours in _SIZES.items()})
+def bert_config(settings: Mapping[str, Any]) -> BertConfig:
+    """The sizes of a `config.json` under this book's names."""
+    return BertConfig(**{ours: settings[theirs] for theirs, ours in _SIZES.items()})
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of `model.safetensors`, or of the shards that its index names."""
-    index = folder / "model.safetensors.index.json"
-    shards = ["model.safetensors"]
-    if index.is_file():
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        shards = sorted(set(places))
-    tensors: dict[str, Tensor] = {}
-    for shard in shards:
-        path = folder / shard
-        if Path(shard).name != shard or not path.is_file():
-            raise FileNotFoundError(f"no weight file {shard!r} in {folder}")
-        try:
-            part = load_file(path)
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
-        if twice := sorted(tensors.keys() & part.keys()):
-            raise ValueError(f"{folder} holds twice: {', '.join(twice)}")
-        tensors |= part
-    return tensors
-
-
-def rename(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Hugging Face's names → this book's; and the names that have no counterpart.
+def bert_names(
+    tensors: Mapping[str, Tensor], ignoring: tuple[str, ...] = ()
+) -> Renamed:
+    """Hugging Face's names → this book's, the first release's names included.
 
     A leading `bert.`, which files with a task's head carry, is dropped. The heads
     themselves (`cls.…`) are unknown here: they are no part of the encoder.
     """
-    given: dict[str, Tensor] = {}
-    unknown = []
-    for name, tensor in tensors.items():
-        theirs = name.removeprefix("bert.")
-        ours = _ours(theirs)
-        if ours is not None and ours not in given:
-            given[ours] = tensor
-        elif theirs not in _BUFFERS:
-            unknown.append(name)
-    return given, sorted(unknown)
+    return renamed(tensors, _with_old_names(_NAMES), "bert.", ignoring)
 
 
-def _ours(theirs: str) -> str | None:
-    """One name translated; None if there is no such part."""
-    stem, _, leaf = theirs.rpartition(".")
-    leaf = _OLD_NORM.get(leaf, leaf) if stem.endswith("LayerNorm") else leaf
-    if stem in _OUTSIDE:
-        return f"{_OUTSIDE[stem]}.{leaf}"
-    layer = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)", stem)
-    if layer and layer[2] in _INSIDE:
-        return f"blocks.{layer[1]}.{_INSIDE[layer[2]]}.{leaf}"
-    return None
+def load_masked_lm(
+    folder: str | Path,
+    dtype: torch.dtype = torch.float32,
+    ignoring: tuple[str, ...] = (),
+) -> MaskedLM:
+    """Read a BERT with the head that guesses masked words, in eval mode.
+
+    Args:
+        ignoring: tensors whose names begin so are left out, such as
+            `("cls.seq_relationship.",)`, the head for the next sentence.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_bert`.
+
+    Note:
+        Most such files have no pooler, which this head does not need; the model then
+        has none either.
+
+    Taught in: book/07_bert.ipynb
+    """
+    settings = read_config(folder)
+    check_supported(
+        folder, settings, _SUPPORTED | {"tie_word_embeddings": (True,)}, needed=_SIZES
+    )
+    model = unfilled(lambda: MaskedLM(bert_config(settings)))
+    tensors = read_tensors(folder)
+    if not any(name.removeprefix("bert.").startswith("pooler.") for name in tensors):
+        del model.bert.pooler
+    given = renamed(tensors, _with_old_names(_HEAD), "bert.", ignoring)
+    return load_into(model, given, folder, dtype)
 
 
 def minilm() -> tuple[Bert, Tokenizer]:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""What if a stack of decoder blocks only ever guesses the next token? GPT-2.
+
+Source: Radford et al. 2019, §2.3 and Table 2.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from deepdive.attention import MultiHeadAttention
+from deepdive.blocks import Block, Stack, place, pre_norm
+from deepdive.cache import Caches, GrowingCache, PreallocatedCache
+from deepdive.configs import GptConfig
+from deepdive.feedforward import FeedForward
+from deepdive.inputs import check_ids, check_vectors
+from deepdive.positions import LearnedPositions
+
+
+class Gpt(nn.Module):
+    """The decoder half of the Transformer alone: causal, pre-norm, learned positions.
+
+    Shapes:
+        tokens (B, T) → logits (B, T, V); V = vocab_size
+        keep (B, seen + T) bool, False = padding; positions (T,) or (B, T)
+
+    Args:
+        caches: what `new_caches` gave; tokens are then the new ones behind those seen.
+
+    Raises:
+        ValueError: an id outside the vocabulary, more tokens than `max_seq_len`, or
+            another number of caches than of layers; shapes that do not fit.
+        TypeError: ids that are not integers, or a `keep` that is not boolean.
+
+    Note:
+        The output layer is the embedding matrix, one and the same parameter. Dropout
+        acts on the embeddings and on each sublayer's output; GPT-2 dropped attention
+        weights as well.
+
+    >>> model = Gpt(GptConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=16))
+    >>> model(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 9])
+
+    Taught in: book/08_gpt.ipynb
+    """
+
+    def __init__(self, config: GptConfig):
+        super().__init__()
+        self.config = config
+        self.token = nn.Embedding(config.vocab_size, config.d_model)
+        self.position = LearnedPositions(config.max_seq_len, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = Stack(build_block(config) for _ in range(config.n_layers))
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.output.weight = self.token.weight
+        start(self)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        caches: Caches | None = None,
+        keep: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        return self.logits(self.hidden(tokens, caches, keep, positions))
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        caches: Caches | None = None,
+        keep: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """What the last block gives, normalised: (B, T) → (B, T, d_model)."""
+        longest = self.config.max_seq_len
+        here = place(tokens, caches, keep, positions, max_seq_len=longest)
+        check_ids("token", tokens, self.config.vocab_size)
+        x = self.dropout(self.token(tokens) + self.position(here.positions))
+        return self.norm(self.blocks(x, caches, mask=here.mask))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """A score for each word as the next one: (B, T, d_model) → (B, T, V)."""
+        check_vectors("hidden", hidden, self.output.weight)
+        return self.output(hidden)
+
+    def new_caches(self, capacity: int | None = None) -> Caches:
+        """Empty caches: growing, or with room for `capacity` tokens from the start."""
+        if capacity is None:
+            return Caches(GrowingCache() for _ in self.blocks)
+        return Caches(PreallocatedCache(capacity) for _ in self.blocks)
+
+
+def build_block(config: GptConfig) -> Block:
+    """One layer: attention and a GELU network, both with biases and pre-norm."""
+    gelu = nn.GELU(approximate="tanh")  # the released model's approximation
+    return Block(
+        attention=MultiHeadAttention(config.d_model, config.n_heads, bias=True),
+        feedforward=FeedForward(config.d_model, config.d_ff, gelu),
+        attention_norm=nn.LayerNorm(config.d_model, eps=config.norm_eps),
+        feedforward_norm=nn.LayerNorm(config.d_model, eps=config.norm_eps),
+        residual=pre_norm,
+        dropout=config.dropout,
+    )
+
+
+@torch.no_grad()
+def start(model: nn.Module) -> None:
+    """Random weights to train from: N(0, 0.02²), biases 0.
+
+    Each layer adds to the residual path twice, so the two matrices that do are drawn
+    smaller by √(2 n_layers): the path's variance then starts alike at any depth.
+    """
+    last = ("o_proj.weight", "down.weight")
+    small = 0.02 / (2 * len(model.blocks)) ** 0.5
+    for name, x in model.named_parameters():
+        if x.dim() == 2:
+            x.normal_(std=small if name.endswith(last) else 0.02)
+        elif name.endswith("bias"):
+            x.zero_()

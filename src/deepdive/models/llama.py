@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""Which parts of GPT-2 were exchanged since? Llama, and with a window Mistral 7B.
+
+RMSNorm for LayerNorm, turned queries and keys for learned positions, SwiGLU for GELU,
+shared key/value heads, and no biases.
+
+Source: Touvron et al. 2023 (arXiv:2302.13971), §2.2; Llama 2 (arXiv:2307.09288), §2.2;
+Jiang et al. 2023 (arXiv:2310.06825), §2.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from deepdive.attention import MultiHeadAttention
+from deepdive.blocks import Block, Stack, place, pre_norm
+from deepdive.cache import Caches, GrowingCache, PreallocatedCache, WindowedCache
+from deepdive.configs import LlamaConfig
+from deepdive.feedforward import GatedFeedForward
+from deepdive.inputs import check_ids, check_vectors
+from deepdive.norms import RMSNorm
+from deepdive.positions import Pairing, Rotary, half_split
+
+
+class Llama(nn.Module):
+    """A decoder with rotary positions, RMSNorm, SwiGLU and grouped-query attention.
+
+    Shapes:
+        tokens (B, T) → logits (B, T, V); V = vocab_size
+        keep (B, seen + T) bool, False = padding; positions (T,) or (B, T)
+
+    Args:
+        pairing: which numbers of a query or key turn together: `half_split` for Hugging
+            Face's files, `interleaved` for Meta's own and for GGUF.
+        caches: what `new_caches` gave; tokens are then the new ones behind those seen.
+
+    Raises:
+        ValueError: an id outside the vocabulary, more tokens than `max_seq_len`, or
+            another number of caches than of layers; shapes that do not fit.
+        TypeError: ids that are not integers, or a `keep` that is not boolean.
+
+    >>> small = LlamaConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2,
+    ...                     n_kv_heads=1, d_ff=16)
+    >>> Llama(small)(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 9])
+
+    Taught in: book/08_gpt.ipynb, book/11_rope.ipynb,
+    book/12_grouped_query_attention.ipynb
+    """
+
+    def __init__(self, config: LlamaConfig, pairing: Pairing = half_split):
+        super().__init__()
+        self.config = config
+        head_dim = config.head_dim or config.d_model // config.n_heads
+        self.token = nn.Embedding(config.vocab_size, config.d_model)
+        self.rotary = Rotary(head_dim, config.rope_base, pairing, config.rope_scaling)
+        self.blocks = Stack(build_block(config) for _ in range(config.n_layers))
+        self.norm = RMSNorm(config.d_model, config.norm_eps)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tied:
+            self.output.weight = self.token.weight
+        start(self)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        caches: Caches | None = None,
+        keep: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        return self.logits(self.hidden(tokens, caches, keep, positions))
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        caches: Caches | None = None,
+        keep: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """What the last block gives, normalised: (B, T) → (B, T, d_model)."""
+        window, longest = self.config.window, self.config.max_seq_len
+        here = place(tokens, caches, keep, positions, window, longest)
+        check_ids("token", tokens, self.config.vocab_size)
+        rotate = self.rotary(here.positions)
+        x = self.token(tokens)
+        return self.norm(self.blocks(x, caches, mask=here.mask, rotate=rotate))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """A score for each word as the next one: (B, T, d_model) → (B, T, V)."""
+        check_vectors("hidden", hidden, self.output.weight)
+        return self.output(hidden)
+
+    def new_caches(self, capacity: int | None = None) -> Caches:
+        """Empty caches: growing, or with room for `capacity` tokens from the start.
+
+        A model with a window keeps its window's tokens and needs no capacity.
+        """
+        if self.config.window is not None:
+            return Caches(WindowedCache(self.config.window) for _ in self.blocks)
+        if capacity is None:
+            return Caches(GrowingCache() for _ in self.blocks)
+        return Caches(PreallocatedCache(capacity) for _ in self.blocks)
+
+
+def build_block(config: LlamaConfig) -> Block:
+    """One layer: attention and SwiGLU, both pre-norm and without biases."""
+    d_model, head_dim = config.d_model, config.head_dim
+    heads = config.n_heads, config.n_kv_heads
+    return Block(
+        attention=MultiHeadAttention(d_model, *heads, head_dim),
+        feedforward=GatedFeedForward(d_model, config.d_ff, nn.SiLU()),
+        attention_norm=RMSNorm(d_model, config.norm_eps),
+        feedforward_norm=RMSNorm(d_model, config.norm_eps),
+        residual=pre_norm,
+    )
+
+
+@torch.no_grad()
+def start(model: nn.Module) -> None:
+    """Random weights to train from, as GPT-2's: N(0, 0.02²).
+
+    The two matrices of a layer that add to the residual path: smaller by √(2 n_layers).
+    The papers do not say how Llama began.
+    """
+    last = ("o_proj.weight", "down.weight")
+    small = 0.02 / (2 * len(model.blocks)) ** 0.5
+    for name, x in model.named_parameters():
+        if x.dim() == 2:
+            x.normal_(std=small if name.endswith(last) else 0.02)
