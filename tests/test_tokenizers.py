@@ -261,7 +261,7 @@ def test_text_that_has_no_ids_is_refused():
 
 def test_glassllms_pieces(tmp_path):
     path = tmp_path / "tokenizer.json"
-    merges = [["▁", "c"], ["a", "t"], ["▁c", "at"]]
+    merges = [["\n", "a"], ["▁", "c"], ["a", "t"], ["▁c", "at"]]  # never the first
     alphabet = ["\n", "a", "c", "t", "é", "▁"]
     content = {"version": 1, "alphabet": alphabet, "merges": merges}
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -272,7 +272,7 @@ def test_glassllms_pieces(tmp_path):
     ]  # fmt: skip
     assert tokenizer.decode(tokenizer.encode(text).ids[0]) == "cat  cat\nat té"
     assert tokenizer.tokens("dot") == ["<unk>", "<unk>", "t"]
-    assert (tokenizer.vocab_size, tokenizer.pad_id, tokenizer.end_ids) == (13, 0, (3,))
+    assert (tokenizer.vocab_size, tokenizer.pad_id, tokenizer.end_ids) == (14, 0, (3,))
     path.write_text(json.dumps(content | {"version": 2}))
     with pytest.raises(ValueError, match="version 1"):
         glassllm_tokenizer(path)

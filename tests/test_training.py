@@ -401,6 +401,32 @@ def test_somebodys_file_is_never_touched(tmp_path):
     assert notes.read_text() == "shopping: milk\n"
 
 
+def test_lines_stand_at_once_and_those_after_the_checkpoint_are_cut(tmp_path):
+    path = tmp_path / "log"
+
+    def stop(record):
+        assert len(read_log(path)) == record["step"] - 1
+        if record["step"] == 7 and not stopped:
+            stopped.append(True)
+            raise KeyboardInterrupt
+
+    how = {"steps": 9, "every": 4, "log": path, "checkpoint": tmp_path / "c"}
+    stopped = []
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(), callbacks=[stop], **how)
+    assert len(read_log(path)) == 6
+    train(tiny(), callbacks=[stop], **how)
+    assert [r["step"] for r in read_log(path)] == list(range(1, 10))
+
+
+def test_the_log_is_strict_json(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        train(
+            tiny(), steps=1, log=tmp_path / "log",
+            callbacks=[lambda record: {"valid": math.nan}],
+        )  # fmt: skip
+
+
 # ── Checkpoints ──────────────────────────────────────────────────────────────────────
 
 
@@ -569,6 +595,17 @@ def test_data_with_a_state_is_kept(tmp_path):
     train(tiny(), batches=Stream(), steps=4, checkpoint=tmp_path / "c")
     train(resumed, batches=Stream(), steps=9, checkpoint=tmp_path / "c")
     assert same(whole, resumed)
+
+
+def test_a_checkpoint_changes_no_number(tmp_path):
+    def impure(i):
+        return torch.randint(0, V, (2, 5)), torch.ones(2, 5).bool()
+
+    a = tiny()
+    train(a, batches=impure, steps=3)
+    b = tiny()
+    train(b, batches=impure, steps=3, checkpoint=tmp_path / "c")
+    assert same(a, b)
 
 
 def other_loss(model, batch):

@@ -46,7 +46,7 @@ def run(code, tmp_path, interpret="1"):
     env = os.environ | {
         "TRITON_INTERPRET": interpret,
         "TRITON_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
