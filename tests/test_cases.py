@@ -217,7 +217,7 @@ def test_smoothed_labels_are_finite_and_padding_costs_nothing():
     logits = torch.zeros(3, 5, dtype=torch.float64, requires_grad=True)
     loss = label_smoothed(logits, torch.tensor([2, 1, 0]), pad=0, eps=0.4)
     loss.mean.backward()
-    close(loss.mean.detach(), torch.tensor(math.log(5)).double())
+    assert abs(loss.mean.item() - math.log(5)) < 1e-12
     assert int(loss.count) == 2 and (logits.grad[2] == 0).all()
     assert logits.grad[:2].all()
     hard = torch.zeros(3, 5)
@@ -446,7 +446,9 @@ def test_a_fresh_router_without_noise_divides_by_nothing(E, K):
         assert out.isfinite().all() and all(loss.isfinite() for loss in losses)
         close(routing.gates.sum(-1), torch.ones(6, dtype=torch.float64))
         if E == K:
-            close(torch.stack(losses[:2]).detach(), zeros(2))
+            assert load_loss(routing) == 0
+        if E == 1:
+            assert importance_loss(routing) == 0
         if not training:
             assert torch.equal(layer(x), out) and routing.chances is None
             close(routing.gates, torch.full((6, K), 1 / K, dtype=torch.float64))
@@ -531,8 +533,8 @@ SENTENCE = (
 @pytest.mark.weights
 @torch.no_grad()
 def test_fluent_text_is_no_proof_of_the_right_pairing():
-    """B41 on the packaged SmolLM2: perplexity is about 48, and 132 with the wrong
-    pairing, which sounds fluent all the same."""
+    """B41 on the packaged SmolLM2: with the wrong pairing it writes English, at twice
+    the perplexity. (On another sentence of 31 tokens it was 48 and 132.)"""
     from deepdive.pretrained import smollm2
 
     model, tokenizer = smollm2()
@@ -542,9 +544,9 @@ def test_fluent_text_is_no_proof_of_the_right_pairing():
     def perplexity():
         return F.cross_entropy(model(ids)[0, :-1], ids[0, 1:]).exp().item()
 
-    assert 40 < perplexity() < 56
+    assert abs(perplexity() - 98) < 1  # `transformers` agrees: test_packaged_decoders
     model.rotary.pairing = half_split
-    assert 100 < perplexity() < 180
+    assert 150 < perplexity() < 300
 
 
 @kernels

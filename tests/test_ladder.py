@@ -382,7 +382,7 @@ def test_tiled_is_the_equation_is_fused_gradients_too(call, block_size):
 @some(25)
 @given(seeds, heads(), st.integers(1, 12), st.integers(1, 12), st.data())
 def test_masks_that_block_nothing_are_no_mask(seed, HG, T, S, data):
-    """Everyone, a prefix that is all, a window that is all beside a plain causal one."""
+    """Everyone, a prefix of all, and a window of all beside plain causal."""
     (H, G), extra = HG, data.draw(st.integers(0, 3))
     keep = normal(seed, 2, S) < 1 if data.draw(st.booleans()) else None
     q, k = normal(seed, 2, H, T, 3), normal(seed + 1, 2, G, S, 3)
@@ -416,7 +416,7 @@ def test_masks_that_block_nothing_are_no_mask(seed, HG, T, S, data):
     shift=st.integers(0, 60),
 )
 def test_turned_scores_depend_on_the_distance_alone(pairing, seed, half, i, j, shift):
-    """And turning changes no length. The angles are float32, so 1e-4 is all there is."""
+    """And turning changes no length. Angles are float32: 1e-4 is all there is."""
     rotary = Rotary(2 * half, pairing=pairing)
     q, k = normal(seed, 1, 1, 1, 2 * half), normal(seed + 1, 1, 1, 1, 2 * half)
 
@@ -716,7 +716,7 @@ def spare(name, caches):
 @some(8)
 @given(text=texts(2), data=st.data(), preallocated=st.booleans())
 def test_truncated_is_never_read(name, text, data, preallocated):
-    """Read on from token n with other words, as if the old ones had never been there."""
+    """Read on from token n with other words, as if the old ones had never been."""
     seed, B, T, cuts = text
     n = data.draw(st.integers(1, T - 1))
     first, second = ids(seed, B, T), ids(seed + 1, B, T)

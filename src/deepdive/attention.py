@@ -3,11 +3,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import NoneType
 
 from torch import Tensor, nn
 
 from deepdive.cache import Cache, Memory
-from deepdive.inputs import check_vectors
+from deepdive.inputs import check_kind, check_sizes, check_vectors
 from deepdive.kernels import attention_weights, fused
 from deepdive.kernels.equation import mix
 from deepdive.kernels.layout import merge_heads, split_heads
@@ -61,13 +62,13 @@ class MultiHeadAttention(nn.Module):
     ):
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if min(d_model, n_heads, n_kv_heads) < 1 or n_heads % n_kv_heads:
+        check_sizes(d_model=d_model, n_heads=n_heads, n_kv_heads=n_kv_heads)
+        if n_heads % n_kv_heads:
             raise ValueError(
-                f"d_model {d_model}, n_heads {n_heads}, n_kv_heads {n_kv_heads} must "
-                f"be ≥ 1, and n_kv_heads must divide n_heads"
+                f"n_kv_heads {n_kv_heads} does not divide n_heads {n_heads}"
             )
-        if head_dim is not None and head_dim < 1:
-            raise ValueError(f"head_dim must be ≥ 1, got {head_dim}")
+        if head_dim is not None:
+            check_sizes(head_dim=head_dim)
         if head_dim is None and d_model % n_heads:
             raise ValueError(
                 f"d_model {d_model} is not a multiple of n_heads {n_heads}; "
@@ -92,6 +93,7 @@ class MultiHeadAttention(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:
         check_vectors("x", x, self.q_proj.weight)
+        check_kind("cache", cache, Cache, NoneType)
         q = split_heads(self.q_proj(x), self.n_heads)  # (B, H, T, D)
         if isinstance(cache, Memory) and cache.held:
             k, v = cache.entries  # the context does not change

@@ -2,12 +2,13 @@
 """How are sublayers joined so that they can be stacked?"""
 
 from collections.abc import Callable
+from types import NoneType
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from deepdive.cache import Cache, Caches, DecoderLayerCache
-from deepdive.inputs import check_batch
+from deepdive.inputs import check_batch, check_kind, check_vectors
 from deepdive.masks import Causal, Rule
 from deepdive.positions import token_positions
 
@@ -54,7 +55,8 @@ class Block(nn.Module):
         cache: of the attention; a `DecoderLayerCache` where there are two.
 
     Raises:
-        ValueError: cross-attention without its norm, or without a memory to read.
+        ValueError: cross-attention without its norm, or without a memory to read; x of
+            another width.  TypeError: parts that are no modules; x of another dtype.
 
     Source: Vaswani et al. 2017, §3.1.
 
@@ -73,6 +75,10 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
+        for name, part in (("attention", attention), ("feedforward", feedforward)):
+            check_kind(name, part, nn.Module)
+        if not callable(residual):
+            raise TypeError(f"residual must be pre_norm or post_norm, got {residual!r}")
         if (cross_attention is None) != (cross_norm is None):
             raise ValueError("cross_attention and cross_norm come together or not")
         self.attention, self.attention_norm = attention, attention_norm
@@ -89,10 +95,13 @@ class Block(nn.Module):
         cache: Cache | DecoderLayerCache | None = None,
         **how,
     ) -> Tensor:
+        gain = getattr(self.attention_norm, "weight", None)
+        if isinstance(gain, Tensor):  # its width is the block's
+            check_vectors("x", x, gain[None])
         if self.cross_attention is None and memory is not None:
             raise ValueError("this block has no cross-attention to read a memory with")
         if self.cross_attention is not None and memory is None:
-            raise ValueError("cross-attention needs the encoder's output, got None")
+            raise ValueError("cross-attention needs a memory, the encoder's, got None")
         own, kept = cache, None
         if isinstance(cache, DecoderLayerCache):
             own, kept = cache.own, cache.memory
@@ -123,6 +132,7 @@ class Stack(nn.ModuleList):
 
     Raises:
         ValueError: another number of caches than of blocks.
+        TypeError: caches that are no `Caches`.
 
     Taught in: book/05_block.ipynb
     """
@@ -134,6 +144,7 @@ class Stack(nn.ModuleList):
 
     def one_each(self, caches: Caches | None) -> list:
         """The caches, or as many times None."""
+        check_kind("caches", caches, Caches, NoneType)
         if caches is None:
             return [None] * len(self)
         if len(caches) != len(self):
@@ -176,6 +187,7 @@ def place(
     Taught in: book/10_kv_cache.ipynb
     """
     check_batch(tokens)
+    check_kind("caches", caches, Caches, NoneType)
     (B, T), seen = tokens.shape, 0 if caches is None else caches.seen
     if max_seq_len is not None and seen + T > max_seq_len:
         raise ValueError(

@@ -10,6 +10,7 @@ Taught in: book/10_kv_cache.ipynb
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -275,8 +276,17 @@ class DecoderLayerCache:
 class Caches(list):
     """One cache per layer, spoken to as one.
 
+    Raises:
+        TypeError: something among them is no cache.
+
     Taught in: book/10_kv_cache.ipynb
     """
+
+    def __init__(self, caches: Iterable[Cache | DecoderLayerCache] = ()):
+        super().__init__(caches)
+        for cache in self:
+            if not isinstance(cache, Cache | DecoderLayerCache):
+                raise TypeError(f"caches must be caches, got {type(cache).__name__}")
 
     @property
     def seen(self) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What does each position compute on its own, between two attention layers?"""
 
+import torch
 from torch import Tensor, nn
 
 
@@ -13,7 +14,7 @@ class FeedForward(nn.Module):
         x (B, T, d_model) → (B, T, d_model)
 
     Raises:
-        ValueError: a size below 1, or x of another width.
+        ValueError: a size below 1, or x of another width.  TypeError: another dtype.
 
     Source: Vaswani et al. 2017, §3.3 (ReLU); BERT and GPT use GELU.
 
@@ -31,10 +32,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1:] != (self.up.in_features,):
-            raise ValueError(
-                f"x must be (…, d_model = {self.up.in_features}), got {tuple(x.shape)}"
-            )
+        _check(x, self.up)
         return self.down(self.activation(self.up(x)))
 
 
@@ -51,7 +49,7 @@ class GatedFeedForward(nn.Module):
         x (B, T, d_model) → (B, T, d_model)
 
     Raises:
-        ValueError: a size below 1, or x of another width.
+        ValueError: a size below 1, or x of another width.  TypeError: another dtype.
 
     Source: Shazeer 2020 (arXiv:2002.05202), §2.
 
@@ -74,8 +72,15 @@ class GatedFeedForward(nn.Module):
         self.down = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1:] != (self.up.in_features,):
-            raise ValueError(
-                f"x must be (…, d_model = {self.up.in_features}), got {tuple(x.shape)}"
-            )
+        _check(x, self.up)
         return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+def _check(x: Tensor, up: nn.Linear) -> None:
+    """x must be floats of the width and dtype that the first map reads."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+    if x.shape[-1:] != (up.in_features,):
+        raise ValueError(f"x must be (…, d_model = {up.in_features}), got {tuple(x.shape)}")
+    if x.dtype != up.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(f"x is {x.dtype}, the layer's weights are {up.weight.dtype}")

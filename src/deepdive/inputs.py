@@ -5,6 +5,43 @@ import torch
 from torch import Tensor
 
 
+def check_kind(name: str, value, *kinds: type) -> None:
+    """A value must be one of these kinds of object.
+
+    Raises:
+        TypeError: it is another one.
+    """
+    if not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be a {wanted}, got {type(value).__name__}")
+
+
+def check_sizes(least: int = 1, **sizes: int) -> None:
+    """Every size must be an integer, and not below `least`.
+
+    Raises:
+        TypeError: not an integer.  ValueError: too small.
+    """
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise TypeError(f"{name} must be an integer, got {size!r}")
+        if size < least:
+            raise ValueError(f"{name} must be ≥ {least}, got {size}")
+
+
+def check_floats(name: str, x: Tensor) -> None:
+    """x must be a tensor of floats with numbers along its last axis.
+
+    Raises:
+        TypeError: no tensor, or none of floats.  ValueError: nothing on the last axis.
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"{name} must be a tensor of floats, got {kind}")
+    if not x.dim() or not x.shape[-1]:
+        raise ValueError(f"{name} must be (…, n) with n ≥ 1, got {tuple(x.shape)}")
+
+
 def check_ids(name: str, ids: Tensor, size: int) -> None:
     """Every id must be the number of a row in a table of `size` rows.
 

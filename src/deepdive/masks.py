@@ -56,7 +56,9 @@ class Rule(ABC):
 
         Raises:
             ValueError: an end lies before its start, or a key outside `keep`.
+            TypeError: an end is no integer.
         """
+        _check_whole(t0=t0, t1=t1, s0=s0, s1=s1)
         most = s1 if self.keep is None else self.keep.shape[1]
         if t1 < t0 or not 0 <= s0 <= s1 <= most:
             raise ValueError(
@@ -78,7 +80,9 @@ class Rule(ABC):
 
         Raises:
             ValueError: T or S is negative, or `keep` covers another number of keys.
+            TypeError: T or S is no integer.
         """
+        _check_whole(T=T, S=S)
         if T < 0 or S < 0:
             raise ValueError(f"T and S must be ≥ 0, got T = {T}, S = {S}")
         if self.keep is not None and self.keep.shape[1] != S:
@@ -168,6 +172,13 @@ class Causal(Rule):
         if self.window is not None:
             allowed &= key > query - self.window
         return allowed | ((query < self.prefix) & (key < self.prefix) & (query >= 0))
+
+
+def _check_whole(**numbers: int) -> None:
+    """Integers, which are symbols while a graph is made."""
+    for name, n in numbers.items():
+        if not isinstance(n, int | torch.SymInt):
+            raise TypeError(f"{name} must be an integer, got {n!r}")
 
 
 def as_tensor(mask: Tensor | Rule | None, T: int, S: int, device) -> Tensor | None:

@@ -30,6 +30,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a tensor, got {type(x).__name__}")
         if x.shape[-1:] != self.weight.shape:
             raise ValueError(
                 f"x must be (…, {self.weight.numel()}), got {tuple(x.shape)}"

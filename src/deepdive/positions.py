@@ -21,7 +21,7 @@ from deepdive.configs import (
     RopeScaling,
     YarnScaling,
 )
-from deepdive.inputs import check_ids
+from deepdive.inputs import check_ids, check_kind, check_sizes
 
 # Added to the embedding
 
@@ -75,10 +75,7 @@ class LearnedPositions(nn.Embedding):
     """
 
     def __init__(self, max_seq_len: int, d_model: int):
-        if min(max_seq_len, d_model) < 1:
-            raise ValueError(
-                f"max_seq_len and d_model must be ≥ 1, got {max_seq_len}, {d_model}"
-            )
+        check_sizes(max_seq_len=max_seq_len, d_model=d_model)
         super().__init__(max_seq_len, d_model)
 
     def forward(self, positions: Tensor) -> Tensor:
@@ -91,6 +88,7 @@ class LearnedPositions(nn.Embedding):
         Raises:
             ValueError: T is more than the table has rows.
         """
+        check_kind("T", T, int)
         if not 0 <= T <= self.num_embeddings:
             raise ValueError(
                 f"{T} positions were asked of a learned table of {self.num_embeddings}"
@@ -109,6 +107,7 @@ def interleaved(x: Tensor) -> Tensor:
     >>> interleaved(torch.tensor([1., 2., 3., 4.]))
     tensor([-2.,  1., -4.,  3.])
     """
+    _check_pairs(x)
     pairs = x.unflatten(-1, (-1, 2))  # (…, D/2, 2)
     return torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).flatten(-2)
 
@@ -121,6 +120,7 @@ def half_split(x: Tensor) -> Tensor:
     >>> half_split(torch.tensor([1., 2., 3., 4.]))
     tensor([-3., -4.,  1.,  2.])
     """
+    _check_pairs(x)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((-second, first), dim=-1)
 
@@ -201,6 +201,7 @@ class Rotation:
         self._made: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
+        check_kind("x", x, Tensor)
         T, D = self.cos.shape[-2:]
         if x.dim() != 4 or tuple(x.shape[-2:]) != (T, D):
             raise ValueError(
@@ -317,12 +318,8 @@ class RelativeBias(nn.Module):
         max_distance: int = 128,
     ):
         super().__init__()
-        exact = n_buckets // (4 if bidirectional else 2)
-        if n_heads < 1 or exact < 1 or max_distance <= exact:
-            raise ValueError(
-                f"n_heads {n_heads} must be ≥ 1, n_buckets {n_buckets} large enough, "
-                f"and max_distance {max_distance} above {max(exact, 1)}"
-            )
+        check_sizes(n_heads=n_heads)
+        _check_buckets(bidirectional, n_buckets, max_distance)
         self.bidirectional = bidirectional
         self.n_buckets, self.max_distance = n_buckets, max_distance
         self.table = nn.Embedding(n_buckets, n_heads)
@@ -346,6 +343,7 @@ def relative_bucket(
     Taught in: book/09_t5.ipynb
     """
     _check_positions(distance)
+    _check_buckets(bidirectional, n_buckets, max_distance)
     offset = torch.zeros_like(distance)
     if bidirectional:
         n_buckets //= 2
@@ -382,8 +380,7 @@ class Alibi(nn.Module):
 
     def __init__(self, n_heads: int):
         super().__init__()
-        if n_heads < 1:
-            raise ValueError(f"n_heads must be ≥ 1, got {n_heads}")
+        check_sizes(n_heads=n_heads)
         self.n_heads = n_heads
 
     def slopes(self, device=None) -> Tensor:
@@ -415,8 +412,10 @@ def token_positions(T: int, seen: int, keep: Tensor | None = None, device=None):
 
     Taught in: book/10_kv_cache.ipynb
     """
+    check_sizes(0, T=T, seen=seen)
     if keep is None:
         return torch.arange(seen, seen + T, device=device)
+    check_kind("keep", keep, Tensor)
     if keep.dim() != 2 or keep.shape[1] != seen + T:
         raise ValueError(
             f"keep must be (B, {seen + T}), {seen} tokens seen and {T} new, got "
@@ -447,6 +446,22 @@ def _check_positions(positions: Tensor) -> None:
     ):
         got = getattr(positions, "dtype", type(positions).__name__)
         raise TypeError(f"positions must be a tensor of whole numbers, got {got}")
+
+
+def _check_pairs(x: Tensor) -> None:
+    check_kind("x", x, Tensor)
+    if not x.dim() or x.shape[-1] % 2:
+        raise ValueError(f"x must be (…, D) with D even, got {tuple(x.shape)}")
+
+
+def _check_buckets(bidirectional: bool, n_buckets: int, max_distance: int) -> None:
+    check_sizes(n_buckets=n_buckets, max_distance=max_distance)
+    exact = n_buckets // (4 if bidirectional else 2)
+    if exact < 1 or max_distance <= exact:
+        raise ValueError(
+            f"n_buckets {n_buckets} must be large enough, and max_distance "
+            f"{max_distance} above {max(exact, 1)}"
+        )
 
 
 def _check_width(name: str, width: int) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from deepdive.decoding.steps import check_whole
+from deepdive.inputs import check_floats
 
 Choice = Callable[[Tensor], Tensor]
 Choices = Choice | Sequence[Choice] | None
@@ -87,6 +88,7 @@ def scale_by_temperature(logits: Tensor, t: float) -> Tensor:
     Taught in: book/08_gpt.ipynb
     """
     _check_temperature(t)
+    check_floats("logits", logits)
     best = logits.argmax(-1, keepdim=True)  # the first one, where several are largest
     if t < torch.finfo(torch.float32).tiny:
         return torch.full_like(logits, -math.inf).scatter(-1, best, 0.0)
@@ -107,6 +109,7 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
     Taught in: book/08_gpt.ipynb
     """
     check_whole("k", k, least=1)
+    check_floats("logits", logits)
     return logits.masked_fill(~_among_largest(logits, k), -math.inf)
 
 
@@ -131,6 +134,7 @@ def nucleus(probs: Tensor, p: float) -> Tensor:
     Taught in: book/08_gpt.ipynb
     """
     _check_share(p)
+    check_floats("probs", probs)
     if p == 1:
         return torch.ones_like(probs, dtype=torch.bool)
     probs = _wide(probs)
@@ -151,6 +155,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
 
     Taught in: book/08_gpt.ipynb
     """
+    check_floats("logits", logits)
     inside = nucleus(_wide(logits).softmax(-1), p)
     return logits.masked_fill(~inside, -math.inf)
 
@@ -171,6 +176,7 @@ def min_p_filter(logits: Tensor, p: float) -> Tensor:
     Taught in: book/08_gpt.ipynb
     """
     _check_share(p)
+    check_floats("logits", logits)
     wide = _wide(logits)
     below = wide - wide.amax(-1, keepdim=True) < math.log(p) - _slack(wide)
     return logits.masked_fill(below, -math.inf)
@@ -195,6 +201,7 @@ def probabilities(logits: Tensor, choose: Choices = ()) -> Tensor:
     Taught in: book/08_gpt.ipynb
     """
     check_choices(choose)
+    check_floats("logits", logits)
     if choose is None:
         return scale_by_temperature(_wide(logits), 0.0).softmax(-1)
     wide = _wide(logits)
@@ -220,6 +227,9 @@ def draw(
 
     Taught in: book/08_gpt.ipynb
     """
+    check_floats("logits", logits)
+    if logits.dim() != 2:
+        raise ValueError(f"logits must be (B, V), got {tuple(logits.shape)}")
     if choose is None:
         return logits.argmax(-1)
     probs = probabilities(logits, choose)

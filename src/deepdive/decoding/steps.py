@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor
 
+from deepdive.inputs import check_batch, check_ids
+
 Step = Callable[[Tensor], Tensor]
 
 
@@ -37,7 +39,15 @@ class _ModelStep:
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits of every token of ids: (B, T) → (B, T, V)."""
+        check_batch(ids)
         return self.last(ids, ids.shape[1])
+
+    def _check(self, ids: Tensor, count: int) -> None:
+        """New tokens, and of how many of them logits are wanted."""
+        check_batch(ids)
+        check_whole("count", count, least=1)
+        if count > ids.shape[1]:
+            raise ValueError(f"count {count} is more than {ids.shape[1]} new tokens")
 
     def _how(self, total: int) -> dict[str, Tensor]:
         """The model's other arguments; new tokens are words, not padding."""
@@ -78,6 +88,9 @@ class UncachedStep(_ModelStep):
 
     def last(self, ids: Tensor, count: int = 1) -> Tensor:
         """Read ids; logits of the last `count` of them: (B, T) → (B, count, V)."""
+        self._check(ids, count)
+        if self.ids is not None and len(ids) != len(self.ids):
+            raise ValueError(f"ids {tuple(ids.shape)} behind {len(self.ids)} older rows")
         text = ids if self.ids is None else torch.cat([self.ids, ids], dim=1)
         x = self.hidden(text, **self._how(text.shape[1]))
         self.ids = text
@@ -89,7 +102,8 @@ class UncachedStep(_ModelStep):
         Raises:
             ValueError: n is negative or above `seen`.
         """
-        if not 0 <= n <= self.seen:
+        check_whole("n", n, least=0)
+        if n > self.seen:
             raise ValueError(f"cannot go back to {n} tokens: {self.seen} were seen")
         if self.ids is not None:
             self.ids = self.ids[:, :n]
@@ -99,6 +113,7 @@ class UncachedStep(_ModelStep):
     def reorder(self, rows: Tensor) -> None:
         """Put rows in another order, (B',) int64; one may be repeated or left out."""
         if self.ids is not None:
+            check_ids("rows", rows, len(self.ids))
             self.ids = self.ids[rows]
         self._reorder(rows)
 
@@ -131,6 +146,7 @@ class CachedStep(_ModelStep):
 
     def last(self, ids: Tensor, count: int = 1) -> Tensor:
         """Read ids; logits of the last `count` of them: (B, T) → (B, count, V)."""
+        self._check(ids, count)
         how = self._how(self.seen + ids.shape[1])
         x = self.hidden(ids, caches=self.caches, **how)
         return self.logits(x[:, x.shape[1] - count :])

@@ -3,6 +3,8 @@
 
 from torch import Tensor
 
+from deepdive.inputs import check_kind
+
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
     """Cut the width into heads: a view of the same numbers, nothing is copied.
@@ -15,6 +17,7 @@ def split_heads(x: Tensor, n_heads: int) -> Tensor:
 
     Taught in: book/03_multi_head.ipynb
     """
+    check_kind("x", x, Tensor)
     if x.dim() != 3:
         raise ValueError(f"x must be (B, T, width), got {tuple(x.shape)}")
     if n_heads < 1 or x.shape[-1] % n_heads:
@@ -30,6 +33,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
     Taught in: book/03_multi_head.ipynb
     """
+    check_kind("x", x, Tensor)
     if x.dim() != 4:
         raise ValueError(f"x must be (B, H, T, D), got {tuple(x.shape)}")
     return x.transpose(1, 2).flatten(2)

@@ -12,7 +12,7 @@ from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, post_norm
 from deepdive.configs import BertConfig
 from deepdive.feedforward import FeedForward
-from deepdive.inputs import check_batch, check_ids, check_vectors
+from deepdive.inputs import check_batch, check_ids, check_kind, check_vectors
 from deepdive.masks import Everyone
 from deepdive.positions import LearnedPositions
 
@@ -25,6 +25,7 @@ class BertEmbeddings(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
+        check_kind("config", config, BertConfig)
         self.token = nn.Embedding(config.vocab_size, config.d_model)
         self.position = LearnedPositions(config.max_seq_len, config.d_model)
         self.segment = nn.Embedding(config.n_segments, config.d_model)
@@ -58,6 +59,7 @@ class Bert(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
+        check_kind("config", config, BertConfig)
         self.config = config
         self.embeddings = BertEmbeddings(config)
         self.blocks = Stack(build_block(config) for _ in range(config.n_layers))
@@ -102,6 +104,7 @@ class MaskedLM(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
+        check_kind("config", config, BertConfig)
         self.config = config
         self.bert = Bert(config)
         self.dense = nn.Linear(config.d_model, config.d_model)

@@ -5,14 +5,14 @@ Source: DeepSeek-V2 (2024, arXiv:2405.04434), §2; DeepSeek-V3 (2024, arXiv:2412
 §2.1. V3 changes the router, and predicts a second token in training, which is not here.
 """
 
-import torch
 from torch import Tensor, nn
 
 from deepdive.blocks import Block, Stack, place, pre_norm
-from deepdive.cache import Caches, GrowingCache, PreallocatedCache
+from deepdive.cache import Caches
 from deepdive.configs import DeepSeekV2Config, DeepSeekV3Config
+from deepdive.decoder import Decoder, start
 from deepdive.feedforward import GatedFeedForward
-from deepdive.inputs import check_ids, check_vectors
+from deepdive.inputs import check_ids
 from deepdive.latent_attention import LatentAttention, softmax_scale
 from deepdive.moe import (
     Experts,
@@ -25,7 +25,7 @@ from deepdive.norms import RMSNorm
 from deepdive.positions import Rotary, interleaved
 
 
-class DeepSeek(nn.Module):
+class DeepSeek(Decoder):
     """A decoder with latent attention, and with experts after the first few layers.
 
     Shapes:
@@ -71,15 +71,6 @@ class DeepSeek(nn.Module):
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
         start(self)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        caches: Caches | None = None,
-        keep: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        return self.logits(self.hidden(tokens, caches, keep, positions))
-
     def hidden(
         self,
         tokens: Tensor,
@@ -93,17 +84,6 @@ class DeepSeek(nn.Module):
         check_ids("token", tokens, c.vocab_size)
         x, rotate = self.token(tokens), self.rotary(here.positions)
         return self.norm(self.blocks(x, caches, mask=here.mask, rotate=rotate))
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """A score for each word as the next one: (B, T, d_model) → (B, T, V)."""
-        check_vectors("hidden", hidden, self.output.weight)
-        return self.output(hidden)
-
-    def new_caches(self, capacity: int | None = None) -> Caches:
-        """Empty caches, one per layer, with room for `capacity` tokens if given."""
-        if capacity is None:
-            return Caches(GrowingCache() for _ in self.blocks)
-        return Caches(PreallocatedCache(capacity) for _ in self.blocks)
 
 
 def build_block(config: DeepSeekV2Config, feedforward: nn.Module) -> Block:
@@ -150,18 +130,3 @@ def build_experts(config: DeepSeekV2Config) -> MixtureOfExperts:
         Experts(c.n_experts, c.d_model, c.d_expert),
         GatedFeedForward(c.d_model, shared, nn.SiLU()) if shared else None,
     )
-
-
-@torch.no_grad()
-def start(model: nn.Module) -> None:
-    """Random weights to train from, as in the book's Llama: N(0, 0.02²).
-
-    The matrices of a layer that add to the residual path: smaller by √(2 n_layers).
-    DeepSeek's own models began with 0.006 everywhere (V2 §3.1.2, V3 §4.2), at widths of
-    5,120 and more; the book's are much narrower.
-    """
-    last = (".o_proj.weight", ".down.weight", ".experts.down")
-    small = 0.02 / (2 * len(model.blocks)) ** 0.5
-    for name, x in model.named_parameters():
-        if x.dim() >= 2:
-            x.normal_(std=small if name.endswith(last) else 0.02)

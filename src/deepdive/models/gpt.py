@@ -4,19 +4,19 @@
 Source: Radford et al. 2019, §2.3 and Table 2.
 """
 
-import torch
 from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, place, pre_norm
-from deepdive.cache import Caches, GrowingCache, PreallocatedCache
+from deepdive.cache import Caches
 from deepdive.configs import GptConfig
+from deepdive.decoder import Decoder, start
 from deepdive.feedforward import FeedForward
-from deepdive.inputs import check_ids, check_vectors
+from deepdive.inputs import check_ids, check_kind
 from deepdive.positions import LearnedPositions
 
 
-class Gpt(nn.Module):
+class Gpt(Decoder):
     """The decoder half of the Transformer alone: causal, pre-norm, learned positions.
 
     Shapes:
@@ -45,6 +45,7 @@ class Gpt(nn.Module):
 
     def __init__(self, config: GptConfig):
         super().__init__()
+        check_kind("config", config, GptConfig)
         self.config = config
         self.token = nn.Embedding(config.vocab_size, config.d_model)
         self.position = LearnedPositions(config.max_seq_len, config.d_model)
@@ -54,15 +55,6 @@ class Gpt(nn.Module):
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.output.weight = self.token.weight
         start(self)
-
-    def forward(
-        self,
-        tokens: Tensor,
-        caches: Caches | None = None,
-        keep: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        return self.logits(self.hidden(tokens, caches, keep, positions))
 
     def hidden(
         self,
@@ -78,17 +70,6 @@ class Gpt(nn.Module):
         x = self.dropout(self.token(tokens) + self.position(here.positions))
         return self.norm(self.blocks(x, caches, mask=here.mask))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """A score for each word as the next one: (B, T, d_model) → (B, T, V)."""
-        check_vectors("hidden", hidden, self.output.weight)
-        return self.output(hidden)
-
-    def new_caches(self, capacity: int | None = None) -> Caches:
-        """Empty caches: growing, or with room for `capacity` tokens from the start."""
-        if capacity is None:
-            return Caches(GrowingCache() for _ in self.blocks)
-        return Caches(PreallocatedCache(capacity) for _ in self.blocks)
-
 
 def build_block(config: GptConfig) -> Block:
     """One layer: attention and a GELU network, both with biases and pre-norm."""
@@ -101,19 +82,3 @@ def build_block(config: GptConfig) -> Block:
         residual=pre_norm,
         dropout=config.dropout,
     )
-
-
-@torch.no_grad()
-def start(model: nn.Module) -> None:
-    """Random weights to train from: N(0, 0.02²), biases 0.
-
-    Each layer adds to the residual path twice, so the two matrices that do are drawn
-    smaller by √(2 n_layers): the path's variance then starts alike at any depth.
-    """
-    last = ("o_proj.weight", "down.weight")
-    small = 0.02 / (2 * len(model.blocks)) ** 0.5
-    for name, x in model.named_parameters():
-        if x.dim() == 2:
-            x.normal_(std=small if name.endswith(last) else 0.02)
-        elif name.endswith("bias"):
-            x.zero_()

@@ -8,20 +8,20 @@ Source: Touvron et al. 2023 (arXiv:2302.13971), §2.2; Llama 2 (arXiv:2307.09288
 Jiang et al. 2023 (arXiv:2310.06825), §2.
 """
 
-import torch
 from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, place, pre_norm
-from deepdive.cache import Caches, GrowingCache, PreallocatedCache, WindowedCache
+from deepdive.cache import Caches
 from deepdive.configs import LlamaConfig
+from deepdive.decoder import Decoder, start
 from deepdive.feedforward import GatedFeedForward
-from deepdive.inputs import check_ids, check_vectors
+from deepdive.inputs import check_ids, check_kind
 from deepdive.norms import RMSNorm
 from deepdive.positions import Pairing, Rotary, half_split
 
 
-class Llama(nn.Module):
+class Llama(Decoder):
     """A decoder with rotary positions, RMSNorm, SwiGLU and grouped-query attention.
 
     Shapes:
@@ -49,6 +49,7 @@ class Llama(nn.Module):
 
     def __init__(self, config: LlamaConfig, pairing: Pairing = half_split):
         super().__init__()
+        check_kind("config", config, LlamaConfig)
         self.config = config
         head_dim = config.head_dim or config.d_model // config.n_heads
         self.token = nn.Embedding(config.vocab_size, config.d_model)
@@ -59,15 +60,6 @@ class Llama(nn.Module):
         if config.tied:
             self.output.weight = self.token.weight
         start(self)
-
-    def forward(
-        self,
-        tokens: Tensor,
-        caches: Caches | None = None,
-        keep: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        return self.logits(self.hidden(tokens, caches, keep, positions))
 
     def hidden(
         self,
@@ -84,22 +76,6 @@ class Llama(nn.Module):
         x = self.token(tokens)
         return self.norm(self.blocks(x, caches, mask=here.mask, rotate=rotate))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """A score for each word as the next one: (B, T, d_model) → (B, T, V)."""
-        check_vectors("hidden", hidden, self.output.weight)
-        return self.output(hidden)
-
-    def new_caches(self, capacity: int | None = None) -> Caches:
-        """Empty caches: growing, or with room for `capacity` tokens from the start.
-
-        A model with a window keeps its window's tokens and needs no capacity.
-        """
-        if self.config.window is not None:
-            return Caches(WindowedCache(self.config.window) for _ in self.blocks)
-        if capacity is None:
-            return Caches(GrowingCache() for _ in self.blocks)
-        return Caches(PreallocatedCache(capacity) for _ in self.blocks)
-
 
 def build_block(config: LlamaConfig) -> Block:
     """One layer: attention and SwiGLU, both pre-norm and without biases."""
@@ -112,17 +88,3 @@ def build_block(config: LlamaConfig) -> Block:
         feedforward_norm=RMSNorm(d_model, config.norm_eps),
         residual=pre_norm,
     )
-
-
-@torch.no_grad()
-def start(model: nn.Module) -> None:
-    """Random weights to train from, as GPT-2's: N(0, 0.02²).
-
-    The two matrices of a layer that add to the residual path: smaller by √(2 n_layers).
-    The papers do not say how Llama began.
-    """
-    last = ("o_proj.weight", "down.weight")
-    small = 0.02 / (2 * len(model.blocks)) ** 0.5
-    for name, x in model.named_parameters():
-        if x.dim() == 2:
-            x.normal_(std=small if name.endswith(last) else 0.02)

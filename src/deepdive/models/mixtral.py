@@ -5,20 +5,20 @@ Source: Jiang et al. 2024 (arXiv:2401.04088), §2. The rest is Mistral 7B: Llama
 with grouped-query attention (arXiv:2310.06825).
 """
 
-import torch
 from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, place, pre_norm
-from deepdive.cache import Caches, GrowingCache, PreallocatedCache, WindowedCache
+from deepdive.cache import Caches
 from deepdive.configs import MixtralConfig
-from deepdive.inputs import check_ids, check_vectors
+from deepdive.decoder import Decoder, start
+from deepdive.inputs import check_ids
 from deepdive.moe import Experts, MixtureOfExperts, SoftmaxTopKRouter
 from deepdive.norms import RMSNorm
 from deepdive.positions import Rotary, half_split
 
 
-class Mixtral(nn.Module):
+class Mixtral(Decoder):
     """A decoder whose feed-forward layers are mixtures of experts.
 
     Shapes:
@@ -59,15 +59,6 @@ class Mixtral(nn.Module):
             self.output.weight = self.token.weight
         start(self)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        caches: Caches | None = None,
-        keep: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        return self.logits(self.hidden(tokens, caches, keep, positions))
-
     def hidden(
         self,
         tokens: Tensor,
@@ -81,23 +72,6 @@ class Mixtral(nn.Module):
         check_ids("token", tokens, c.vocab_size)
         x, rotate = self.token(tokens), self.rotary(here.positions)
         return self.norm(self.blocks(x, caches, mask=here.mask, rotate=rotate))
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """A score for each word as the next one: (B, T, d_model) → (B, T, V)."""
-        check_vectors("hidden", hidden, self.output.weight)
-        return self.output(hidden)
-
-    def new_caches(self, capacity: int | None = None) -> Caches:
-        """Empty caches, one per layer, with room for `capacity` tokens if given.
-
-        A model with a window keeps no more than the window, whatever the capacity.
-        """
-
-        if self.config.window is not None:
-            return Caches(WindowedCache(self.config.window) for _ in self.blocks)
-        if capacity is None:
-            return Caches(GrowingCache() for _ in self.blocks)
-        return Caches(PreallocatedCache(capacity) for _ in self.blocks)
 
 
 def build_block(config: MixtralConfig) -> Block:
@@ -113,17 +87,3 @@ def build_block(config: MixtralConfig) -> Block:
         feedforward_norm=RMSNorm(c.d_model, c.norm_eps),
         residual=pre_norm,
     )
-
-
-@torch.no_grad()
-def start(model: nn.Module) -> None:
-    """Random weights to train from, as in the book's Llama: N(0, 0.02²).
-
-    The matrices of a layer that add to the residual path: smaller by √(2 n_layers). The
-    paper does not say how Mixtral began.
-    """
-    last = (".o_proj.weight", ".experts.down")
-    small = 0.02 / (2 * len(model.blocks)) ** 0.5
-    for name, x in model.named_parameters():
-        if x.dim() >= 2:
-            x.normal_(std=small if name.endswith(last) else 0.02)

@@ -12,7 +12,7 @@ from deepdive.blocks import Block, Stack, place, pre_norm
 from deepdive.cache import Caches, DecoderLayerCache, GrowingCache, Memory
 from deepdive.configs import T5Config
 from deepdive.feedforward import FeedForward, GatedFeedForward
-from deepdive.inputs import check_batch, check_ids
+from deepdive.inputs import check_batch, check_ids, check_kind
 from deepdive.masks import Everyone
 from deepdive.norms import RMSNorm
 from deepdive.positions import RelativeBias
@@ -39,6 +39,7 @@ class T5(nn.Module):
 
     def __init__(self, config: T5Config):
         super().__init__()
+        check_kind("config", config, T5Config)
         self.config, layers = config, range(config.n_layers)
         sizes = config.n_buckets, config.max_distance
         self.token = nn.Embedding(config.vocab_size, config.d_model)

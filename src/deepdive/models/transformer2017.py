@@ -11,7 +11,7 @@ from deepdive.blocks import Block, Residual, Stack, place, post_norm
 from deepdive.cache import Caches, DecoderLayerCache, GrowingCache, Memory
 from deepdive.configs import TransformerConfig
 from deepdive.feedforward import FeedForward
-from deepdive.inputs import check_batch, check_ids
+from deepdive.inputs import check_batch, check_ids, check_kind
 from deepdive.masks import Everyone
 from deepdive.positions import SinusoidalPositions, token_positions
 
@@ -48,6 +48,7 @@ class Transformer(nn.Module):
         tgt_positions: nn.Module | None = None,
     ):
         super().__init__()
+        check_kind("config", config, TransformerConfig)
         self.config, d_model = config, config.d_model
         self.src_token = nn.Embedding(config.src_vocab_size, d_model)
         self.tgt_token = nn.Embedding(config.tgt_vocab_size, d_model)

@@ -9,6 +9,7 @@ by a small factor and adds it to the loss of the task. With padding, take
 import torch
 from torch import Tensor
 
+from deepdive.inputs import check_kind, check_sizes
 from deepdive.moe.routing import Routing, dense_gates, expert_counts
 
 
@@ -43,6 +44,7 @@ def load_loss(routing: Routing) -> Tensor:
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
+    check_kind("routing", routing, Routing)
     if routing.chances is None:
         return _squared_variation(expert_counts(routing).to(routing.gates.dtype))
     return _squared_variation(routing.chances.sum(0))
@@ -81,6 +83,7 @@ def router_z_loss(routing: Routing) -> Tensor:
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
+    check_kind("routing", routing, Routing)
     return _mean(routing.logits.logsumexp(-1).square())
 
 
@@ -104,8 +107,10 @@ def sequence_balance_loss(routing: Routing, n_sequences: int) -> Tensor:
 
     Taught in: book/15_deepseek.ipynb
     """
+    check_kind("routing", routing, Routing)
+    check_sizes(n_sequences=n_sequences)
     N, K = routing.experts.shape
-    if n_sequences < 1 or N % n_sequences:
+    if N % n_sequences:
         raise ValueError(f"n_sequences {n_sequences} does not divide {N} tokens")
     wanted = routing.probabilities.detach().topk(K, dim=-1).indices  # (N, K)
     chosen = torch.zeros_like(routing.probabilities).scatter(1, wanted, 1.0 / K)

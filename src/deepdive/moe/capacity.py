@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from deepdive.inputs import check_kind, check_sizes
 from deepdive.moe.routing import Routing, expert_counts
 
 
@@ -31,8 +32,8 @@ def drop_overflow(routing: Routing, capacity: int) -> Routing:
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
-    if capacity < 1:
-        raise ValueError(f"capacity must be ≥ 1, got {capacity}")
+    check_kind("routing", routing, Routing)
+    check_sizes(capacity=capacity)
     expert = routing.experts.flatten()  # (N·K,), by position
     counts = expert_counts(routing)
     first = counts.cumsum(0) - counts  # (E,), where each expert's queue begins
@@ -69,6 +70,7 @@ class Capped(nn.Module):
 
     def __init__(self, router: nn.Module, factor: float):
         super().__init__()
+        check_kind("router", router, nn.Module)
         if not 0 < factor < math.inf:
             raise ValueError(f"factor must be finite and > 0, got {factor}")
         self.router, self.factor = router, factor

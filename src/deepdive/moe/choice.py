@@ -3,9 +3,12 @@
 
 import math
 from dataclasses import dataclass
+from types import NoneType
 
 import torch
 from torch import Tensor
+
+from deepdive.inputs import check_floats, check_kind, check_sizes
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Groups:
 
     def reachable(self, scores: Tensor) -> Tensor:
         """Which experts stand in an open group: (N, E) → (N, E) bool."""
+        _check_scores(scores)
+        if scores.shape[1] % self.n_groups:
+            raise ValueError(
+                f"n_groups {self.n_groups} does not divide {scores.shape[1]} experts"
+            )
         size = scores.shape[1] // self.n_groups
         grouped = scores.unflatten(1, (self.n_groups, size))  # (N, groups, size)
         of_group = grouped.topk(min(self.best, size), dim=-1).values.sum(-1)
@@ -64,18 +72,21 @@ def choose(scores: Tensor, top_k: int, groups: Groups | None = None) -> Tensor:
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
+    _check_scores(scores)
+    check_sizes(top_k=top_k)
+    if top_k > scores.shape[1]:
+        raise ValueError(f"top_k {top_k} is more than {scores.shape[1]} experts")
+    check_kind("groups", groups, Groups, NoneType)
     if groups is not None:
         scores = scores.masked_fill(~groups.reachable(scores), -torch.inf)
     return scores.topk(top_k, dim=-1).indices
 
 
-def check_sizes(**sizes: int) -> None:
-    """Every size an integer ≥ 1, or an error with its name and value."""
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise TypeError(f"{name} must be an integer, got {size!r}")
-        if size < 1:
-            raise ValueError(f"{name} must be ≥ 1, got {size}")
+def _check_scores(scores: Tensor) -> None:
+    """Floats, one for each token and expert."""
+    check_floats("scores", scores)
+    if scores.dim() != 2:
+        raise ValueError(f"scores must be (N, E), got {tuple(scores.shape)}")
 
 
 def check_choice(
@@ -88,8 +99,7 @@ def check_choice(
         raise ValueError(f"routed_scale must be finite and > 0, got {scale}")
     if groups is None:
         return
-    if not isinstance(groups, Groups):
-        raise TypeError(f"groups must be Groups or None, got {type(groups).__name__}")
+    check_kind("groups", groups, Groups)
     if n_experts % groups.n_groups:
         raise ValueError(
             f"n_groups {groups.n_groups} does not divide n_experts {n_experts}"

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deepdive.inputs import check_floats, check_kind, check_sizes
 from deepdive.moe.routing import Routing, dense_gates
 
 
@@ -30,11 +31,6 @@ class ExpertStack(nn.Module):
         self, n_experts: int, d_model: int, d_expert: int, activation: nn.Module
     ):
         super().__init__()
-        if min(n_experts, d_model, d_expert) < 1:
-            raise ValueError(
-                f"n_experts, d_model and d_expert must be ≥ 1, got {n_experts}, "
-                f"{d_model}, {d_expert}"
-            )
         self.n_experts, self.d_model, self.d_expert = n_experts, d_model, d_expert
         self.activation = activation
 
@@ -82,6 +78,8 @@ class ExpertStack(nn.Module):
         return zip(*(weight.unbind() for weight in self.matrices()), strict=True)
 
     def _check(self, x: Tensor, routing: Routing) -> None:
+        check_floats("x", x)
+        check_kind("routing", routing, Routing)
         want = (routing.experts.shape[0], self.d_model)
         if tuple(x.shape) != want or routing.n_experts != self.n_experts:
             raise ValueError(
@@ -122,6 +120,7 @@ class Experts(ExpertStack):
         d_expert: int,
         activation: nn.Module | None = None,
     ):
+        check_sizes(n_experts=n_experts, d_model=d_model, d_expert=d_expert)
         activation = nn.SiLU() if activation is None else activation
         super().__init__(n_experts, d_model, d_expert, activation)
         self.gate = nn.Parameter(torch.empty(n_experts, d_expert, d_model))
@@ -160,6 +159,7 @@ class TwoLayerExperts(ExpertStack):
         d_expert: int,
         activation: nn.Module | None = None,
     ):
+        check_sizes(n_experts=n_experts, d_model=d_model, d_expert=d_expert)
         activation = nn.ReLU() if activation is None else activation
         super().__init__(n_experts, d_model, d_expert, activation)
         self.up = nn.Parameter(torch.empty(n_experts, d_expert, d_model))
@@ -184,6 +184,7 @@ def sort_by_expert(routing: Routing) -> tuple[Tensor, list[int]]:
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
+    check_kind("routing", routing, Routing)
     n_experts = routing.n_experts
     expert = routing.experts.flatten()  # (N·K,)
     if routing.kept is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from deepdive.inputs import check_vectors
+from deepdive.inputs import check_kind, check_vectors
 from deepdive.moe.experts import ExpertStack
 from deepdive.moe.routing import Routing
 
@@ -53,6 +53,8 @@ class MixtureOfExperts(nn.Module):
         shared: nn.Module | None = None,
     ):
         super().__init__()
+        check_kind("router", router, nn.Module)
+        check_kind("experts", experts, ExpertStack)
         ours = router.n_experts, router.d_model
         theirs = experts.n_experts, experts.d_model
         if ours != theirs:

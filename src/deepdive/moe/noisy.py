@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deepdive.inputs import check_floats, check_sizes
 from deepdive.moe.choice import choose
 from deepdive.moe.router import Router, wide_product
 from deepdive.moe.routing import Routing
@@ -66,6 +67,16 @@ def chance_of_choice(clean: Tensor, noisy: Tensor, scale: Tensor, top_k: int) ->
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
+    for name, logits in (("clean", clean), ("noisy", noisy), ("scale", scale)):
+        check_floats(name, logits)
+        if logits.dim() != 2 or logits.shape != clean.shape:
+            raise ValueError(
+                f"{name} must be (N, E), as clean, got {tuple(logits.shape)} and "
+                f"{tuple(clean.shape)}"
+            )
+    check_sizes(top_k=top_k)
+    if top_k > clean.shape[1]:
+        raise ValueError(f"top_k {top_k} is more than {clean.shape[1]} experts")
     if top_k == clean.shape[1]:
         return torch.ones_like(clean)  # all are chosen, whatever the noise
     best = noisy.topk(top_k + 1, dim=-1).values  # (N, K + 1)

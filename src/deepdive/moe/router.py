@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepdive.moe.choice import check_sizes
+from deepdive.inputs import check_sizes
 
 
 class Router(nn.Module):

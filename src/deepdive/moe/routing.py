@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from deepdive.inputs import check_kind
+
 
 @dataclass(frozen=True)
 class Routing:
@@ -62,6 +64,7 @@ def dense_gates(routing: Routing) -> Tensor:
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
+    check_kind("routing", routing, Routing)
     empty = routing.gates.new_zeros(routing.logits.shape)
     return empty.scatter(1, routing.experts, routing.gates)  # (N, E)
 
@@ -74,4 +77,5 @@ def expert_counts(routing: Routing) -> Tensor:
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
+    check_kind("routing", routing, Routing)
     return torch.bincount(routing.experts.flatten(), minlength=routing.n_experts)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from deepdive.inputs import check_kind
 from deepdive.moe.choice import Groups, check_choice, choose
 from deepdive.moe.router import Router, wide_dtype
 from deepdive.moe.routing import Routing
@@ -81,6 +82,7 @@ class SigmoidRouter(Router):
         Raises:
             ValueError: load is not (E,), or speed is negative or not finite.
         """
+        check_kind("load", load, Tensor)
         if tuple(load.shape) != (self.n_experts,):
             raise ValueError(
                 f"load must be (E = {self.n_experts},), got {tuple(load.shape)}"

@@ -97,7 +97,14 @@ class BahdanauAttention(nn.Module):
             raise ValueError(
                 f"{len(query)} queries do not fit {len(annotations)} sources"
             )
-        keys = self.keys(annotations) if keys is None else keys
+        if keys is None:
+            keys = self.keys(annotations)
+        check_vectors("keys", keys, self.score.weight)
+        if keys.shape[:2] != annotations.shape[:2]:
+            raise ValueError(
+                f"keys {tuple(keys.shape)} do not fit annotations "
+                f"{tuple(annotations.shape)}"
+            )
         hidden = torch.tanh(self.query_proj(query).unsqueeze(1) + keys)
         scores = self.score(hidden).squeeze(-1)  # (B, S, d_attention) → (B, S)
         wide = torch.promote_types(scores.dtype, torch.float32)

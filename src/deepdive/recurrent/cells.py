@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from deepdive.inputs import check_vectors
+from deepdive.inputs import check_kind, check_vectors
 
 
 class Cell(nn.Module, ABC):
@@ -171,6 +171,7 @@ def unroll(
 
     Taught in: book/01_recurrence.ipynb
     """
+    check_kind("cell", cell, Cell)
     check_vectors("x", x, cell.x_proj.weight)
     if 0 in x.shape:
         raise ValueError(f"x must have a row and a step, got {tuple(x.shape)}")

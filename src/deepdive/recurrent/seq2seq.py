@@ -9,11 +9,12 @@ Taught in: book/01_recurrence.ipynb
 """
 
 from dataclasses import dataclass
+from types import NoneType
 
 import torch
 from torch import Tensor, nn
 
-from deepdive.inputs import check_batch, check_ids
+from deepdive.inputs import check_batch, check_ids, check_kind, check_sizes, check_vectors
 from deepdive.recurrent.alignment import BahdanauAttention
 from deepdive.recurrent.cells import Cell, check_keep, kept, unroll
 
@@ -98,6 +99,9 @@ class Encoder(nn.Module):
         activation: nn.Module | None = None,
     ):
         super().__init__()
+        check_kind("embedding", embedding, nn.Embedding)
+        check_kind("cell", cell, Cell)
+        check_kind("backward_cell", backward_cell, Cell, NoneType)
         for name, part in (("cell", cell), ("backward_cell", backward_cell)):
             if part is not None and part.d_in != embedding.embedding_dim:
                 raise ValueError(
@@ -156,6 +160,9 @@ class Decoder(nn.Module):
         activation: nn.Module | None = None,
     ):
         super().__init__()
+        check_kind("embedding", embedding, nn.Embedding)
+        check_kind("cell", cell, Cell)
+        check_kind("attention", attention, BahdanauAttention, NoneType)
         d_context = 0 if attention is None else attention.d_memory
         if cell.d_in != embedding.embedding_dim + d_context:
             raise ValueError(
@@ -182,6 +189,8 @@ class Decoder(nn.Module):
         check_batch(tgt, tgt_keep=keep)
         check_keep("tgt_keep", keep, tgt.shape)
         check_ids("tgt", tgt, self.embedding.num_embeddings)
+        check_kind("encoded", encoded, Encoded)
+        check_kind("carry", carry, Carry, NoneType)
         check_keep("memory_keep", encoded_keep, encoded.annotations.shape[:2])
         carry = Carry() if carry is None else carry
         state = encoded.state if carry.state is None else carry.state
@@ -226,13 +235,14 @@ class TiedHead(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, d_in: int):
         super().__init__()
-        if d_in < 1:
-            raise ValueError(f"d_in must be ≥ 1, got {d_in}")
+        check_kind("embedding", embedding, nn.Embedding)
+        check_sizes(d_in=d_in)
         self.embedding = embedding
         self.down = nn.Linear(d_in, embedding.embedding_dim)
         self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_vectors("x", x, self.down.weight)
         return torch.tanh(self.down(x)) @ self.embedding.weight.T + self.bias
 
 
@@ -266,6 +276,8 @@ class Seq2Seq(nn.Module):
         self, encoder: Encoder, decoder: Decoder, bridge: nn.Module | None = None
     ):
         super().__init__()
+        check_kind("encoder", encoder, Encoder)
+        check_kind("decoder", decoder, Decoder)
         attention, d_annotation = decoder.attention, encoder.d_annotation
         if attention is not None and attention.d_memory != d_annotation:
             raise ValueError(
@@ -303,8 +315,8 @@ class Seq2Seq(nn.Module):
             memory_keep: (B, S), the mask that `encode` was given.
             caches: carries the state on; with it, tgt are the new words alone.
         """
-        if not isinstance(memory, Encoded):
-            raise TypeError(f"memory must be what encode gave, got {type(memory)}")
+        check_kind("memory", memory, Encoded)
+        check_kind("caches", caches, Carry, NoneType)
         return self.decoder(tgt, memory, memory_keep, caches, tgt_keep)
 
     def forward(
