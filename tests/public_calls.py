@@ -124,6 +124,8 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "moe.routing.Routing": "what a router gives back",
     "moe.sigmoid.SigmoidRouter.reset_parameters": "takes nothing",
     "positions.Rotation": "what Rotary gives back; called as rotate",
+    "positions.scaled": "called by Rotary, which has checked scaling and base",
+    "positions.temperature": "called with the numbers of a scaling",
     "recurrent.alignment.MaskedSoftmax": CHECKED,
     "recurrent.cells.Cell": "abstract; called through its three kinds",
     "recurrent.cells.ElmanCell.step": CHECKED,
@@ -628,7 +630,7 @@ for kind, make in {
             {"rows": torch.tensor([1, 0])},
         ),
     }
-CALLS["cache.Caches"] = lambda: (star(Caches, "list"), {"list": [[GrowingCache()]]})
+CALLS["cache.Caches"] = lambda: (Caches, {"caches": [GrowingCache()]})
 
 # Configs: each field of each, at its smallest sensible size.
 SMALL = {
@@ -709,17 +711,9 @@ CALLS |= {
         positions.Rotary(6)(ids(2, 3)),
         {"x": x(2, 4, 3, 6)},
     ),
-    "positions.scaled": lambda: (
-        lambda scaling, theta, base: positions.scaled(scaling, theta, base),
-        {"scaling": configs.NTKScaling(2.0), "theta": x(3).abs(), "base": 100.0},
-    ),
     "positions.magnitude": lambda: (
         positions.magnitude,
         {"scaling": configs.YarnScaling(4.0, 8)},
-    ),
-    "positions.temperature": lambda: (
-        positions.temperature,
-        {"factor": 4.0, "mscale": 0.7},
     ),
     "positions.RelativeBias": lambda: (
         positions.RelativeBias,

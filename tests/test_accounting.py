@@ -219,7 +219,7 @@ def test_used_weights_are_those_that_get_a_gradient(name):
 @pytest.mark.parametrize(
     ("name", "total", "used"),
     [
-        ("TRANSFORMER_BASE", 63, 63),  # the paper: 65, with a vocabulary of “about” 37,000
+        ("TRANSFORMER_BASE", 63, 63),  # the paper: 65, of “about” 37,000 words
         ("BERT_BASE", 110, 110),
         ("BERT_LARGE", 340, 340),
         ("GPT2_SMALL", 124, 124),

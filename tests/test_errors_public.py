@@ -116,11 +116,17 @@ def nan(result) -> bool:
     return False
 
 
-def says(message: str, name: str, value) -> bool:
-    """Does the message name the argument, or say what was given?"""
-    if re.search(rf"\b{re.escape(name)}\b", message):
+def says(message: str, name: str, value, others: tuple[str, ...] = ()) -> bool:
+    """Does the message name the argument, or say what was given?
+
+    Args:
+        others: the call's other arguments; where one is left out (None), it is one of
+            them that no longer fits.
+    """
+    names = (name, *others) if value is None else (name,)
+    if any(re.search(rf"\b{re.escape(name)}\b", message) for name in names):
         return True
-    given = [type(value).__name__]
+    given = [type(value).__name__, *(["None"] if value is None else [])]
     if isinstance(value, Tensor):
         given += [str(tuple(value.shape)), str(value.dtype), *map(str, value.shape)]
         if value.numel() and not value.is_floating_point() and not value.is_complex():
@@ -128,7 +134,9 @@ def says(message: str, name: str, value) -> bool:
     elif isinstance(value, (int, float, str, list, tuple)):
         given.append(repr(value))
         if isinstance(value, (list, tuple)):
-            given += map(repr, value)
+            given += [part for one in value for part in (repr(one), type(one).__name__)]
+        elif isinstance(value, (int, float)):
+            given.append(repr(value - 1))  # ids below 7 lie in 0 … 6
     return any(part in message for part in given)
 
 
@@ -139,7 +147,7 @@ def outcome(name: str, argument: str, label: str) -> str | None:
     try:
         result = function(**arguments | {argument: value})
     except (ValueError, TypeError) as refusal:
-        if says(str(refusal), argument, value):
+        if says(str(refusal), argument, value, tuple(arguments)):
             return None
         return f"unclear: {type(refusal).__name__}: {refusal}"
     except Exception as wrong:

@@ -14,7 +14,7 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "deepdive"
 FLOORS = {
     0: "configs device palette inputs masks norms feedforward cache tokenizers data",
     1: "kernels positions moe recurrent objectives",
-    2: "attention latent_attention blocks decoder decoding training",
+    2: "attention latent_attention blocks halves decoding training",
     3: "models ablation",
     4: "pretrained inference",
     5: "accounting anatomy heads",

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 _SUBMODULES = {
     "ablation", "accounting", "anatomy", "attention", "blocks", "cache", "checks",
-    "configs", "data", "decoder", "decoding", "device", "feedforward", "figures", "heads",
+    "configs", "data", "decoding", "device", "feedforward", "figures", "halves", "heads",
     "inference", "inputs", "kernels", "latent_attention", "masks", "models", "moe",
     "norms", "objectives", "palette", "positions", "pretrained", "recurrent", "show",
     "tokenizers", "trace", "training", "widgets",

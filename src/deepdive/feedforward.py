@@ -81,6 +81,8 @@ def _check(x: Tensor, up: nn.Linear) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a tensor, got {type(x).__name__}")
     if x.shape[-1:] != (up.in_features,):
-        raise ValueError(f"x must be (…, d_model = {up.in_features}), got {tuple(x.shape)}")
+        raise ValueError(
+            f"x must be (…, d_model = {up.in_features}), got {tuple(x.shape)}"
+        )
     if x.dtype != up.weight.dtype and not torch.is_autocast_enabled(x.device.type):
         raise TypeError(f"x is {x.dtype}, the layer's weights are {up.weight.dtype}")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention

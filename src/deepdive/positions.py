@@ -21,7 +21,7 @@ from deepdive.configs import (
     RopeScaling,
     YarnScaling,
 )
-from deepdive.inputs import check_ids, check_kind, check_sizes
+from deepdive.inputs import check_floats, check_ids, check_kind, check_sizes
 
 # Added to the embedding
 
@@ -201,11 +201,13 @@ class Rotation:
         self._made: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        check_kind("x", x, Tensor)
+        check_floats("x", x)
         T, D = self.cos.shape[-2:]
-        if x.dim() != 4 or tuple(x.shape[-2:]) != (T, D):
+        B = len(self.cos) if self.cos.dim() == 4 else 1
+        if x.dim() != 4 or tuple(x.shape[-2:]) != (T, D) or B not in (1, len(x)):
             raise ValueError(
-                f"rotary was made for {T} positions of width {D}, got {tuple(x.shape)}"
+                f"rotary was made for {T} positions of width {D} in {B} rows, got "
+                f"{tuple(x.shape)}"
             )
         if x.dtype not in self._made:
             self._made[x.dtype] = self.cos.to(x.dtype), self.sin.to(x.dtype)
@@ -449,8 +451,8 @@ def _check_positions(positions: Tensor) -> None:
 
 
 def _check_pairs(x: Tensor) -> None:
-    check_kind("x", x, Tensor)
-    if not x.dim() or x.shape[-1] % 2:
+    check_floats("x", x)
+    if x.shape[-1] % 2:
         raise ValueError(f"x must be (…, D) with D even, got {tuple(x.shape)}")
 
 

@@ -90,7 +90,9 @@ class UncachedStep(_ModelStep):
         """Read ids; logits of the last `count` of them: (B, T) → (B, count, V)."""
         self._check(ids, count)
         if self.ids is not None and len(ids) != len(self.ids):
-            raise ValueError(f"ids {tuple(ids.shape)} behind {len(self.ids)} older rows")
+            raise ValueError(
+                f"ids {tuple(ids.shape)} behind {len(self.ids)} older rows"
+            )
         text = ids if self.ids is None else torch.cat([self.ids, ids], dim=1)
         x = self.hidden(text, **self._how(text.shape[1]))
         self.ids = text

@@ -12,7 +12,13 @@ from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, post_norm
 from deepdive.configs import BertConfig
 from deepdive.feedforward import FeedForward
-from deepdive.inputs import check_batch, check_ids, check_kind, check_vectors
+from deepdive.inputs import (
+    check_batch,
+    check_ids,
+    check_kind,
+    check_sizes,
+    check_vectors,
+)
 from deepdive.masks import Everyone
 from deepdive.positions import LearnedPositions
 
@@ -33,6 +39,7 @@ class BertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        check_batch(tokens, segments=segments)
         check_ids("token", tokens, self.token.num_embeddings)
         position = self.position.first(tokens.shape[1])
         if segments is None:
@@ -68,12 +75,13 @@ class Bert(nn.Module):
     def forward(
         self, tokens: Tensor, segments: Tensor | None = None, keep: Tensor | None = None
     ) -> Tensor:
-        check_batch(tokens, segments=segments, keep=keep)
+        check_batch(tokens, keep=keep)
         return self.blocks(self.embeddings(tokens, segments), mask=Everyone(keep))
 
     def pooled(self, hidden: Tensor) -> Tensor:
         """[CLS], the first position, through one layer: → (B, d_model)."""
         check_vectors("hidden", hidden, self.pooler.weight)
+        check_sizes(T=hidden.shape[1])
         return self.pooler(hidden[:, 0]).tanh()
 
 

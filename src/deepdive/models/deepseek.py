@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from deepdive.blocks import Block, Stack, place, pre_norm
 from deepdive.cache import Caches
 from deepdive.configs import DeepSeekV2Config, DeepSeekV3Config
-from deepdive.decoder import Decoder, start
 from deepdive.feedforward import GatedFeedForward
+from deepdive.halves import Decoder, start
 from deepdive.inputs import check_ids
 from deepdive.latent_attention import LatentAttention, softmax_scale
 from deepdive.moe import (

@@ -10,8 +10,8 @@ from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, place, pre_norm
 from deepdive.cache import Caches
 from deepdive.configs import GptConfig
-from deepdive.decoder import Decoder, start
 from deepdive.feedforward import FeedForward
+from deepdive.halves import Decoder, start
 from deepdive.inputs import check_ids, check_kind
 from deepdive.positions import LearnedPositions
 

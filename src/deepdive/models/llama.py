@@ -14,8 +14,8 @@ from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, place, pre_norm
 from deepdive.cache import Caches
 from deepdive.configs import LlamaConfig
-from deepdive.decoder import Decoder, start
 from deepdive.feedforward import GatedFeedForward
+from deepdive.halves import Decoder, start
 from deepdive.inputs import check_ids, check_kind
 from deepdive.norms import RMSNorm
 from deepdive.positions import Pairing, Rotary, half_split

@@ -11,7 +11,7 @@ from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, place, pre_norm
 from deepdive.cache import Caches
 from deepdive.configs import MixtralConfig
-from deepdive.decoder import Decoder, start
+from deepdive.halves import Decoder, start
 from deepdive.inputs import check_ids
 from deepdive.moe import Experts, MixtureOfExperts, SoftmaxTopKRouter
 from deepdive.norms import RMSNorm

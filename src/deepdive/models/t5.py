@@ -9,16 +9,17 @@ from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, place, pre_norm
-from deepdive.cache import Caches, DecoderLayerCache, GrowingCache, Memory
+from deepdive.cache import Caches
 from deepdive.configs import T5Config
 from deepdive.feedforward import FeedForward, GatedFeedForward
+from deepdive.halves import EncoderDecoder
 from deepdive.inputs import check_batch, check_ids, check_kind
 from deepdive.masks import Everyone
 from deepdive.norms import RMSNorm
 from deepdive.positions import RelativeBias
 
 
-class T5(nn.Module):
+class T5(EncoderDecoder):
     """An encoder–decoder with a learned bias for distance and no other positions.
 
     Shapes:
@@ -55,15 +56,6 @@ class T5(nn.Module):
         if config.tied:
             self.output.weight = self.token.weight
 
-    def forward(
-        self,
-        src: Tensor,
-        tgt: Tensor,
-        src_keep: Tensor | None = None,
-        tgt_keep: Tensor | None = None,
-    ) -> Tensor:
-        return self.decode(tgt, self.encode(src, src_keep), src_keep, keep=tgt_keep)
-
     def encode(self, src: Tensor, keep: Tensor | None = None) -> Tensor:
         """The source, read both ways: (B, S) → memory (B, S, d_model)."""
         check_batch(src, keep=keep)
@@ -95,10 +87,6 @@ class T5(nn.Module):
         x = self.decoder_norm(self.decoder(x, caches, **how, **source))
         scale = self.config.d_model**-0.5 if self.config.tied else 1.0
         return self.output(self.dropout(x) * scale)
-
-    def new_caches(self) -> Caches:
-        """Empty caches for the decoder: its own tokens', and the memory's."""
-        return Caches(DecoderLayerCache(GrowingCache(), Memory()) for _ in self.decoder)
 
 
 def build_block(config: T5Config, cross: bool = False) -> Block:

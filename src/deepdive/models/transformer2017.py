@@ -8,15 +8,16 @@ from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Residual, Stack, place, post_norm
-from deepdive.cache import Caches, DecoderLayerCache, GrowingCache, Memory
+from deepdive.cache import Caches
 from deepdive.configs import TransformerConfig
 from deepdive.feedforward import FeedForward
+from deepdive.halves import EncoderDecoder
 from deepdive.inputs import check_batch, check_ids, check_kind
 from deepdive.masks import Everyone
 from deepdive.positions import SinusoidalPositions, token_positions
 
 
-class Transformer(nn.Module):
+class Transformer(EncoderDecoder):
     """An encoder reads the source both ways; a decoder writes the target in order.
 
     Shapes:
@@ -67,15 +68,6 @@ class Transformer(nn.Module):
         if config.tied:
             self.src_token.weight = self.tgt_token.weight = self.output.weight
 
-    def forward(
-        self,
-        src: Tensor,
-        tgt: Tensor,
-        src_keep: Tensor | None = None,
-        tgt_keep: Tensor | None = None,
-    ) -> Tensor:
-        return self.decode(tgt, self.encode(src, src_keep), src_keep, keep=tgt_keep)
-
     def encode(self, src: Tensor, keep: Tensor | None = None) -> Tensor:
         """The source, read both ways: (B, S) → memory (B, S, d_model)."""
         check_batch(src, keep=keep)
@@ -105,10 +97,6 @@ class Transformer(nn.Module):
         """√d_model · word + position (§3.4, §3.5)."""
         scaled = words * self.config.d_model**0.5
         return self.dropout(scaled + positions.to(words.dtype))
-
-    def new_caches(self) -> Caches:
-        """Empty caches for the decoder: its own tokens', and the memory's."""
-        return Caches(DecoderLayerCache(GrowingCache(), Memory()) for _ in self.decoder)
 
 
 def build_block(

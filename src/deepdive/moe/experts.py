@@ -80,6 +80,9 @@ class ExpertStack(nn.Module):
     def _check(self, x: Tensor, routing: Routing) -> None:
         check_floats("x", x)
         check_kind("routing", routing, Routing)
+        dtype = self.matrices()[0].dtype
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"x is {x.dtype}, the experts' weights are {dtype}")
         want = (routing.experts.shape[0], self.d_model)
         if tuple(x.shape) != want or routing.n_experts != self.n_experts:
             raise ValueError(

@@ -14,7 +14,13 @@ from types import NoneType
 import torch
 from torch import Tensor, nn
 
-from deepdive.inputs import check_batch, check_ids, check_kind, check_sizes, check_vectors
+from deepdive.inputs import (
+    check_batch,
+    check_ids,
+    check_kind,
+    check_sizes,
+    check_vectors,
+)
 from deepdive.recurrent.alignment import BahdanauAttention
 from deepdive.recurrent.cells import Cell, check_keep, kept, unroll
 

@@ -3,6 +3,7 @@
 
 import torch
 
+from deepdive.inputs import check_kind
 from deepdive.recurrent import ElmanCell
 from deepdive.trace.example import CATS, RECURRENCE, Example, Recurrence
 
@@ -15,6 +16,8 @@ def recurrence(example: Example = CATS, network: Recurrence = RECURRENCE) -> dic
 
     Taught in: book/01_recurrence.ipynb
     """
+    check_kind("example", example, Example)
+    check_kind("network", network, Recurrence)
     cell = recurrent_cell(network)
     state, states = example.X.new_zeros(1, len(network.W_h)), []
     with torch.no_grad():
@@ -33,6 +36,7 @@ def recurrence(example: Example = CATS, network: Recurrence = RECURRENCE) -> dic
 
 def recurrent_cell(network: Recurrence = RECURRENCE) -> ElmanCell:
     """The same numbers as a cell of the package, in float64, its biases 0."""
+    check_kind("network", network, Recurrence)
     cell = ElmanCell(*network.W_x.shape).double()
     with torch.no_grad():
         for linear, W in ((cell.x_proj, network.W_x), (cell.h_proj, network.W_h)):

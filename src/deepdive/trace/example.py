@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from deepdive.inputs import check_kind
+
 
 @dataclass(frozen=True, eq=False)
 class Example:
@@ -28,6 +30,8 @@ class Example:
     W_O: Tensor
 
     def __post_init__(self):
+        for name in ("X", "W_Q", "W_K", "W_V", "W_O"):
+            check_kind(name, getattr(self, name), Tensor)
         T, d = len(self.words), self.X.shape[-1] if self.X.dim() else 0
         if tuple(self.X.shape) != (T, d):
             raise ValueError(f"{T} words need X of shape ({T}, d), got {self.X.shape}")

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from deepdive.attention import MultiHeadAttention
+from deepdive.inputs import check_kind
 from deepdive.kernels import attention_weights, equation
 from deepdive.kernels.layout import merge_heads, split_heads
 from deepdive.masks import Rule
@@ -25,6 +26,7 @@ def attention(
 
     Taught in: book/02_attention.ipynb, book/03_multi_head.ipynb
     """
+    check_kind("example", example, Example)
     Q, K, V = (example.X @ W for W in (example.W_Q, example.W_K, example.W_V))
     if n_heads < 1 or Q.shape[-1] % n_heads:
         raise ValueError(f"width {Q.shape[-1]} cannot be cut into {n_heads} heads")
@@ -54,6 +56,7 @@ def layer(example: Example = CATS, n_heads: int = 1) -> MultiHeadAttention:
     Note:
         `nn.Linear` multiplies by the transpose of its weight, hence the `.T`.
     """
+    check_kind("example", example, Example)
     module = MultiHeadAttention(example.X.shape[-1], n_heads).double()
     with torch.no_grad():
         for part, name in (("q", "W_Q"), ("k", "W_K"), ("v", "W_V"), ("o", "W_O")):

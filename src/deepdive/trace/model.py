@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from deepdive.blocks import Block, Residual, post_norm
 from deepdive.feedforward import FeedForward
+from deepdive.inputs import check_kind
 from deepdive.kernels import attention_weights
 from deepdive.masks import Rule
 from deepdive.moe import MixtureOfExperts, SoftmaxTopKRouter, TwoLayerExperts
@@ -27,6 +28,7 @@ def positions(example: Example = CATS, n_heads: int = 1) -> dict:
 
     Taught in: book/04_positions.ipynb
     """
+    check_kind("example", example, Example)
     T, d_model = example.X.shape
     table = SinusoidalPositions(d_model)(torch.arange(T)).to(example.X.dtype)
     placed = replace(example, X=example.X + table)
@@ -50,6 +52,8 @@ def block(
 
     Taught in: book/05_block.ipynb
     """
+    check_kind("example", example, Example)
+    check_kind("network", network, Network)
     module = block_module(example, n_heads, network, residual)
     seen: dict[str, Tensor] = {}
 
@@ -96,6 +100,9 @@ def cross(example: Example = CATS, target=TARGET, n_heads: int = 1) -> dict:
 
     Taught in: book/06_transformer_2017.ipynb
     """
+    check_kind("example", example, Example)
+    if not isinstance(target, tuple) or len(target) != 2:
+        raise TypeError(f"target must be a pair (words, vectors), got {target!r}")
     words, Y = target
     module = layer(example, n_heads)
     Q, (K, V) = Y @ example.W_Q, (example.X @ W for W in (example.W_K, example.W_V))
@@ -127,6 +134,8 @@ def routed(example: Example = CATS, network: Network = NETWORK) -> dict:
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
+    check_kind("example", example, Example)
+    check_kind("network", network, Network)
     module = routed_module(network)
     with torch.no_grad():
         routing = module.router(example.X)

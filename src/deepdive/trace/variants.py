@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from deepdive.cache import GrowingCache
+from deepdive.inputs import check_kind
 from deepdive.kernels import attention_weights, equation
 from deepdive.kernels.layout import merge_heads, split_heads
 from deepdive.kernels.tiled import online_softmax_steps
@@ -25,6 +26,7 @@ def cached(example: Example = CATS_DAILY, n_heads: int = 1) -> dict:
 
     Taught in: book/10_kv_cache.ipynb
     """
+    check_kind("example", example, Example)
     module, cache = layer(example, n_heads), GrowingCache()
     old, new = example.X[None, :-1], example.X[None, -1:]
     with torch.no_grad():
@@ -61,6 +63,7 @@ def rotary(
 
     Taught in: book/11_rope.ipynb
     """
+    check_kind("example", example, Example)
     Q, K, V = (example.X @ W for W in (example.W_Q, example.W_K, example.W_V))
     q, k, v = (split_heads(M[None], n_heads) for M in (Q, K, V))  # (1, H, T, D)
     at = torch.arange(len(example.words))
@@ -93,6 +96,7 @@ def shared(example: Example = CATS, mask: Tensor | Rule | None = None) -> dict:
 
     Taught in: book/12_grouped_query_attention.ipynb
     """
+    check_kind("example", example, Example)
     Q, K, V = (example.X @ W for W in (example.W_Q, example.W_K, example.W_V))
     q, k, v = (split_heads(M[None], 2) for M in (Q, K, V))  # (1, 2, T, 2)
     k, v = (M.mean(1, keepdim=True) for M in (k, v))  # (1, 1, T, 2)
@@ -118,6 +122,7 @@ def tiles(
 
     Taught in: book/13_flash_attention.ipynb
     """
+    check_kind("example", example, Example)
     whole = attention(example, mask=mask)
     found = online_softmax_steps(
         whole["Q"], whole["K"], whole["V"], block_size=block_size, mask=mask
@@ -152,7 +157,9 @@ def latent(example: Example = CATS, rank: int = 2) -> dict:
 
     Taught in: book/15_deepseek.ipynb
     """
+    check_kind("example", example, Example)
     d_model = example.X.shape[-1]
+    check_kind("rank", rank, int)
     if not 1 <= rank <= d_model:
         raise ValueError(f"rank must lie in 1 … {d_model}, got {rank}")
     joined = torch.cat((example.W_K, example.W_V), dim=1)  # (d_model, 2 d_model)

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""What do all models that only decode have in common? Two halves of a pass, and caches.
+"""Which halves of the Transformer are built? What all models of a kind have in common.
 
-GPT-2, Llama, Mixtral and DeepSeek differ in their blocks and in where positions enter:
-that is what their files say. The rest is here.
+Models that only decode differ in their blocks and in where positions enter, and so do
+those of two halves: that is what their files say. The rest is here.
 """
 
 import torch
 from torch import Tensor, nn
 
-from deepdive.cache import Caches, GrowingCache, PreallocatedCache, WindowedCache
+from deepdive.cache import (
+    Caches,
+    DecoderLayerCache,
+    GrowingCache,
+    Memory,
+    PreallocatedCache,
+    WindowedCache,
+)
 from deepdive.inputs import check_vectors
 
 
@@ -71,6 +78,51 @@ class Decoder(nn.Module):
         if capacity is None:
             return Caches(GrowingCache() for _ in self.blocks)
         return Caches(PreallocatedCache(capacity) for _ in self.blocks)
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder reads the source both ways; a decoder writes the target in order.
+
+    A model sets `decoder` and says how to `encode` and to `decode`.
+
+    Shapes:
+        src (B, S), tgt (B, T) → logits (B, T, V) of each target token's successor
+        src_keep (B, S), tgt_keep (B, T) bool, False = padding
+
+    Raises:
+        ValueError: an id outside its vocabulary, or shapes that do not fit.
+        TypeError: ids that are not integers, or a keep that is not boolean.
+
+    Taught in: book/06_transformer_2017.ipynb
+    """
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_keep: Tensor | None = None,
+        tgt_keep: Tensor | None = None,
+    ) -> Tensor:
+        return self.decode(tgt, self.encode(src, src_keep), src_keep, keep=tgt_keep)
+
+    def encode(self, src: Tensor, keep: Tensor | None = None) -> Tensor:
+        """The source, read both ways: (B, S) → memory (B, S, d_model)."""
+        raise NotImplementedError
+
+    def decode(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        memory_keep: Tensor | None = None,
+        caches: Caches | None = None,
+        keep: Tensor | None = None,
+    ) -> Tensor:
+        """What may come next after each target token: (B, T) → logits (B, T, V)."""
+        raise NotImplementedError
+
+    def new_caches(self) -> Caches:
+        """Empty caches for the decoder: its own tokens', and the memory's."""
+        return Caches(DecoderLayerCache(GrowingCache(), Memory()) for _ in self.decoder)
 
 
 @torch.no_grad()
