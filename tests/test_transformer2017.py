@@ -220,7 +220,7 @@ def test_the_paper_s_base_model():
 def test_a_block_is_told_what_it_lacks():
     block = build_block(CONFIG, post_norm, cross=True)
     x = torch.zeros(1, 2, 24)
-    with pytest.raises(ValueError, match="needs the encoder's output"):
+    with pytest.raises(ValueError, match="needs a memory"):
         block(x)
     with pytest.raises(ValueError, match="no cross-attention"):
         build_block(CONFIG, post_norm)(x, x)

@@ -45,6 +45,7 @@ class DeepSeek(Decoder):
         Rotary pairs are interleaved, as in the released files. The norms inside the
         attention have eps 1e-6 whatever `norm_eps` is, as in the released code.
 
+    >>> import torch
     >>> small = DeepSeekV3Config(vocab_size=9, d_model=8, n_layers=2, n_heads=2,
     ...     q_lora_rank=6, kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2,
     ...     v_head_dim=4, d_ff=16, n_dense_layers=1, d_expert=4, n_experts=8, top_k=2,

@@ -36,6 +36,7 @@ class Gpt(Decoder):
         acts on the embeddings and on each sublayer's output; GPT-2 dropped attention
         weights as well.
 
+    >>> import torch
     >>> model = Gpt(GptConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=16))
     >>> model(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 9])

@@ -38,6 +38,7 @@ class Llama(Decoder):
             another number of caches than of layers; shapes that do not fit.
         TypeError: ids that are not integers, or a `keep` that is not boolean.
 
+    >>> import torch
     >>> small = LlamaConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2,
     ...                     n_kv_heads=1, d_ff=16)
     >>> Llama(small)(torch.tensor([[1, 2, 3]])).shape

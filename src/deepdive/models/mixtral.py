@@ -36,6 +36,7 @@ class Mixtral(Decoder):
     Note:
         Rotary pairs are half-split, as in Hugging Face's files.
 
+    >>> import torch
     >>> small = MixtralConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2,
     ...                       n_kv_heads=1, d_expert=6, n_experts=4)
     >>> Mixtral(small)(torch.tensor([[1, 2, 3]])).shape
