@@ -22,7 +22,7 @@ from deepdive.anatomy import (
     reach,
     shrunken,
 )
-from deepdive.attention import MultiHeadAttention
+from deepdive.attention import MultiHeadAttention, record
 from deepdive.blocks import Block, Stack, post_norm, pre_norm
 from deepdive.configs import DeepSeekV2Config, GptConfig, LlamaConfig
 from deepdive.feedforward import FeedForward
@@ -230,6 +230,8 @@ def test_a_window_that_the_kernel_ignores_is_seen():
         return model
 
     assert anatomy(build, configs.MISTRAL_7B).mask == "causal"
+    longer = dataclasses.replace(ROTARY, window=11)  # than the usual test text
+    assert anatomy(build(longer)).mask == "causal"
 
 
 @pytest.mark.parametrize(("window", "words"), [(1, 1), (4, 4), (11, 11), (4096, 4096)])
@@ -249,18 +251,42 @@ def test_a_causal_encoder_is_seen():
 
 
 def test_a_decoder_that_reads_one_source_word_is_seen():
-    class Bottleneck(T5):
+    """The encoder has mixed its words, so from word to word nothing is missing."""
+
+    class Narrow(T5):
         def decode(self, tgt, memory, memory_keep=None, caches=None, keep=None):
             return super().decode(tgt, memory[:, -1:], memory_keep, caches, keep)
 
-    # The encoder mixes its words: what the decoder takes from one word is all of them.
-    assert anatomy(Bottleneck, configs.T5_SMALL).mask == BOTH
+    model = Narrow(shrunken(configs.T5_SMALL))
+    assert reach(model)["cross"].all()
+    assert torch.equal(layer_maps(model)["cross"], Everyone().tensor(7, 8) & LAST)
+    assert anatomy(model).mask == BOTH.replace("cross: everyone", "cross: other")
 
-    class Alone(Bottleneck):
+
+LAST = torch.arange(8) == 7
+
+
+def test_a_cross_attention_that_may_not_look_ahead_is_seen():
+    class Shy(Transformer):
+        def decode(self, tgt, memory, memory_keep=None, caches=None, keep=None):
+            words = self.tgt_token(tgt)
+            x = self.embed(words, self.tgt_positions(torch.arange(len(tgt[0]))))
+            x = self.decoder(x, mask=Causal(), memory=memory, memory_mask=Causal())
+            return self.output(x)
+
+    row = anatomy(Shy(shrunken(configs.TRANSFORMER_BASE)))
+    assert row.mask == BOTH.replace("cross: everyone", "cross: causal")
+    assert (row.enter, row.kv_numbers) == ("embedding", 0)  # it keeps nothing
+
+
+def test_an_encoder_that_hides_a_word_is_seen():
+    class Hiding(T5):
         def encode(self, src, keep=None):
-            return super().encode(src, torch.eye(*src.shape, dtype=torch.bool) > 0)
+            x = self.encoder_norm(self.token(src))
+            return x * (torch.arange(src.shape[1]) > 0)[:, None]
 
-    assert anatomy(Alone, configs.T5_SMALL).mask.endswith("cross: other")
+    model = Hiding(shrunken(configs.T5_SMALL))
+    assert anatomy(model).mask.endswith("cross: other")
 
 
 def test_other_key_value_heads_are_seen():
@@ -356,13 +382,11 @@ def test_a_window_reaches_further_with_every_layer():
 
 def test_the_maps_of_both_halves():
     model = T5(shrunken(configs.T5_SMALL))
-    layers, whole = layer_maps(model, 6), reach(model, 6)
-    assert list(layers) == ["encoder", "decoder"]
-    assert list(whole) == ["encoder", "decoder", "cross"]
-    for maps in (layers, whole):
+    for maps in (layer_maps(model, 6), reach(model, 6)):
+        assert list(maps) == ["encoder", "decoder", "cross"]
         assert torch.equal(maps["encoder"], Everyone().tensor(6, 6))
         assert torch.equal(maps["decoder"], Causal().tensor(5, 5))
-    assert whole["cross"].shape == (5, 6) and whole["cross"].all()
+        assert torch.equal(maps["cross"], Everyone().tensor(5, 6))
 
 
 @pytest.mark.parametrize("name", ["MIXTRAL_8X7B", "DEEPSEEK_V2", "DEEPSEEK_V3"])
@@ -370,6 +394,19 @@ def test_experts_hide_nothing_and_show_nothing(name):
     """A token's expert sees that token alone; the map is the attention's."""
     model = PAPERS[name][0](shrunken(getattr(configs, name)))
     assert torch.equal(reach(model)["decoder"], Causal().tensor(8, 8))
+
+
+def test_weights_too_small_for_float32_are_seen():
+    """A sharp attention in float32 gives zeros where float64 does not."""
+    torch.manual_seed(0)
+    model = Gpt(dataclasses.replace(SMALL, n_layers=1))
+    with torch.no_grad():
+        model.blocks[0].attention.q_proj.weight.mul_(200_000)
+    with record(model) as seen:
+        model(torch.arange(8)[None])
+    (weights,) = seen.values()
+    assert (weights[0].amax(0).tril() == 0)[Causal().tensor(8, 8)].any()
+    assert anatomy(model).mask == "causal"
 
 
 class Free(nn.Module):

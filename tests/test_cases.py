@@ -397,7 +397,7 @@ def test_the_cache_holds_the_shared_heads_once():
     layer(normal(0, 3, 5, 12), mask=Causal(), cache=cache)
     assert [tuple(x.shape) for x in cache.entries] == [(3, 2, 5, 3)] * 2
     assert cache.nbytes == 2 * 3 * 2 * 5 * 3 * 8
-    with pytest.raises(ValueError, match="n_kv_heads 4 must"):
+    with pytest.raises(ValueError, match="n_kv_heads"):
         MultiHeadAttention(12, 6, 4)
 
 

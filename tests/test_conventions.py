@@ -32,7 +32,7 @@ CHAPTERS = """
 # What chapters teach: mechanisms, practice, and what looks at both. The rest serves.
 TAUGHT = """
 configs tokenizers masks norms feedforward cache kernels positions moe recurrent
-objectives attention latent_attention blocks decoder decoding training models ablation
+objectives attention latent_attention blocks halves decoding training models ablation
 accounting anatomy heads trace
 """
 # Papers' mechanisms: the file says where they come from, somewhere.

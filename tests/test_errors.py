@@ -110,7 +110,7 @@ CASES = {
     "tile past keep": (lambda: Everyone(KEEP).tile(0, 1, 4, 6), ValueError, "4 … 6"),
     # attention
     "d_model 10": (lambda: MultiHeadAttention(10, 3), ValueError, "10"),
-    "n_heads 0": (lambda: MultiHeadAttention(8, 0), ValueError, "n_heads 0"),
+    "n_heads 0": (lambda: MultiHeadAttention(8, 0), ValueError, "n_heads must be ≥ 1"),
     "KV heads": (lambda: MultiHeadAttention(24, 6, 4), ValueError, "n_kv_heads 4"),
     "head_dim": (lambda: MultiHeadAttention(8, 2, head_dim=0), ValueError, "0"),
     "x width": (lambda: LAYER(x(1, 2, 13)), ValueError, "(1, 2, 13)"),

@@ -19,7 +19,7 @@ from torch.nn.functional import softmax
 
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, pre_norm
-from deepdive.cache import Caches, GrowingCache, PreallocatedCache, WindowedCache
+from deepdive.cache import GrowingCache, PreallocatedCache
 from deepdive.configs import (
     BertConfig,
     DeepSeekV2Config,
@@ -632,9 +632,10 @@ def read(name, tokens, caches=None, keep=None, **beside):
     return (one if name in DECODERS else one.decode)(tokens, **how)
 
 
-def new_caches(name, capacity=None):
+def new_caches(name, capacity=None, spare=0):
+    """Growing or preallocated; windowed ones keep `spare` more, to go back."""
     if name in DECODERS:
-        return model(name).new_caches(capacity)
+        return model(name).new_caches(capacity, spare)
     caches = model(name).new_caches()
     if capacity is not None and name in WITH_CACHES:
         for layer in caches:
@@ -704,13 +705,6 @@ def test_a_left_padded_row_is_the_row_alone(name, text):
         close(together[b : b + 1, keep[b]], alone, 1e-10, f"row {b}")
 
 
-def spare(name, caches):
-    """Windowed caches that keep enough to go back."""
-    if isinstance(caches[0], WindowedCache):
-        return Caches(WindowedCache(cache.window, spare=11) for cache in caches)
-    return caches
-
-
 @pytest.mark.parametrize("name", WITH_CACHES)
 @torch.no_grad()
 @some(8)
@@ -721,7 +715,7 @@ def test_truncated_is_never_read(name, text, data, preallocated):
     n = data.draw(st.integers(1, T - 1))
     first, second = ids(seed, B, T), ids(seed + 1, B, T)
     beside = source(name, seed, B)
-    caches = spare(name, new_caches(name, T if preallocated else None))
+    caches = new_caches(name, T if preallocated else None, spare=11)
     in_chunks(name, first, cuts, caches, **beside)
     caches.truncate(n)
     tokens = torch.cat((first[:, :n], second[:, n:]), 1)
@@ -774,11 +768,9 @@ def step(name, seed, B, cached=True):
         one, keep = model(name), beside.pop("memory_keep")
         return one.start(ids(seed, B, 6), keep)
     call = model(name) if name in DECODERS else model(name).decode
-    return (
-        CachedStep(call, new_caches(name), **beside)
-        if cached
-        else UncachedStep(call, **beside)
-    )
+    if not cached:
+        return UncachedStep(call, **beside)
+    return CachedStep(call, new_caches(name, spare=9), **beside)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -790,7 +782,7 @@ def test_one_beam_is_greedy(name, seed, B, T, max_new):
     assert found.rows() == greedy(step(name, seed, B), prompt, max_new, stop).rows()
 
 
-@pytest.mark.parametrize("name", [n for n in WITH_CACHES if "window" not in n])
+@pytest.mark.parametrize("name", WITH_CACHES)
 @some(6)
 @given(seed=seeds, T=st.integers(1, 4), max_new=st.integers(1, 7), n=st.integers(1, 4))
 def test_greedy_speculation_is_greedy(name, seed, T, max_new, n):

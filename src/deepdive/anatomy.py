@@ -313,10 +313,13 @@ def dependence(out: Tensor, x: Tensor, seed: int = 0) -> Tensor:
 
 
 def layer_maps(model: nn.Module, length: int = LENGTH) -> dict[str, Tensor]:
-    """Who sees whom in one layer of each half: {"encoder" or "decoder": (T, T) bool}.
+    """Who sees whom in one layer of each half, and who in the source ("cross").
 
     Every block is run alone, on random vectors, with the mask, bias and rotation that
     the model gave it. Blocks of a half that differ are joined by “or”.
+
+    Shapes:
+        → {"encoder", "decoder" or "cross": (T, S) bool}, as in `reach`
 
     Raises:
         TypeError: not a model.  ValueError: no blocks in it, or length below 1.
@@ -324,7 +327,9 @@ def layer_maps(model: nn.Module, length: int = LENGTH) -> dict[str, Tensor]:
     Taught in: book/12_grouped_query_attention.ipynb, book/16_what_stayed.ipynb
     """
     _check_length(length)
-    return _maps(_run(_copy(model), length))
+    run = _run(_copy(model), length)
+    cross = {} if run.memory is None else {"cross": _cross_map(run)}
+    return {**_maps(run), **cross}
 
 
 def reach(model: nn.Module, length: int = LENGTH) -> dict[str, Tensor]:
@@ -549,7 +554,8 @@ def _behaviour(model: nn.Module, rules: list[Rule | None]) -> dict[str, Any]:
     }
     halves = " and ".join(words)
     if run.memory is not None:
-        words["cross"] = mask_words(reach(model, length)["cross"])
+        whole = reach(model, length)["cross"]
+        words["cross"] = mask_words(_cross_map(run) if whole.all() else whole)
     one = len(words) == 1
     return {
         "halves": halves,
@@ -571,6 +577,23 @@ def _maps(run: _Run) -> dict[str, Tensor]:
             decodes = visits[0].block.cross_attention is not None
         maps["decoder" if decodes else "encoder"] = seen
     return maps
+
+
+def _cross_map(run: _Run) -> Tensor:
+    """Which of the encoder's outputs each target position reads in one layer: (T, S).
+
+    Outputs that the decoder never receives stand first, as read by nobody.
+    """
+    T, S = run.out.shape[1], run.memory.shape[1]
+    reads = torch.zeros(T, S, dtype=torch.bool)
+    for visit in run.visits:
+        if visit.block.cross_attention is not None:
+            given = visit.how["memory"]
+            for seed in SEEDS:
+                memory = _random(given.shape, given, seed).requires_grad_()
+                seen = dependence(visit.again(visit.x, memory=memory), memory, seed)
+                reads[:, S - seen.shape[1] :] |= seen
+    return reads
 
 
 def _alone(visit: _Visit, seed: int) -> Tensor:
@@ -694,7 +717,8 @@ def _ran(model: nn.Module, blocks: list[Block]) -> dict[str, Any]:
     kept = None
     if caches is not None:
         own = [getattr(cache, "own", cache) for cache in caches]
-        kept = sum(c.nbytes // c.entries[0].element_size() for c in own) // len(own)
+        kept = sum(c.nbytes // c.entries[0].element_size() for c in own if c.held)
+        kept //= len(own)
     return {
         "kv_numbers": kept,
         "tied": heads[0].weight is run.embeddings[-1].weight if heads else None,

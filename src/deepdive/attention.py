@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from deepdive.cache import Cache, Memory
 from deepdive.inputs import check_kind, check_sizes, check_vectors
 from deepdive.kernels import attention_weights, fused
+from deepdive.kernels.contract import check_scale
 from deepdive.kernels.equation import mix
 from deepdive.kernels.layout import merge_heads, split_heads
 from deepdive.masks import Rule
@@ -74,6 +75,9 @@ class MultiHeadAttention(nn.Module):
                 f"d_model {d_model} is not a multiple of n_heads {n_heads}; "
                 f"give head_dim"
             )
+        if not callable(kernel):
+            raise TypeError(f"kernel must be a function of q, k and v, got {kernel!r}")
+        check_scale(scale)
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.head_dim = d_model // n_heads if head_dim is None else head_dim
         self.kernel, self.scale = kernel, scale
@@ -97,6 +101,7 @@ class MultiHeadAttention(nn.Module):
         q = split_heads(self.q_proj(x), self.n_heads)  # (B, H, T, D)
         if isinstance(cache, Memory) and cache.held:
             k, v = cache.entries  # the context does not change
+            self._check_same(x if context is None else context, k)
         else:
             k, v = self.keys_values(x if context is None else context)
             if rotate is not None:
@@ -107,6 +112,15 @@ class MultiHeadAttention(nn.Module):
             q = rotate(q)
         out = self.kernel(q, k, v, mask=mask, bias=bias, scale=self.scale)
         return self.o_proj(merge_heads(out))
+
+    def _check_same(self, context: Tensor, k: Tensor) -> None:
+        """The context whose keys are remembered, by its sizes."""
+        check_vectors("context", context, self.k_proj.weight)
+        if (len(context), context.shape[1]) != (len(k), k.shape[2]):
+            raise ValueError(
+                f"context {tuple(context.shape)} does not fit the memory, {len(k)} rows "
+                f"of {k.shape[2]}"
+            )
 
     def keys_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """What there is to read in each position: two times (B, G, S, D)."""

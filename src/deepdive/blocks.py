@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from deepdive.cache import Cache, Caches, DecoderLayerCache
 from deepdive.inputs import check_batch, check_kind, check_vectors
+from deepdive.kernels.contract import check_mask
 from deepdive.masks import Causal, Rule
 from deepdive.positions import token_positions
 
@@ -75,8 +76,18 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        for name, part in (("attention", attention), ("feedforward", feedforward)):
+        parts = {
+            "attention": attention,
+            "attention_norm": attention_norm,
+            "feedforward": feedforward,
+            "feedforward_norm": feedforward_norm,
+        }
+        for name, part in parts.items():
             check_kind(name, part, nn.Module)
+        check_kind("cross_attention", cross_attention, nn.Module, NoneType)
+        check_kind("cross_norm", cross_norm, nn.Module, NoneType)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in 0 … 1, 1 excluded, got {dropout}")
         if not callable(residual):
             raise TypeError(f"residual must be pre_norm or post_norm, got {residual!r}")
         if (cross_attention is None) != (cross_norm is None):
@@ -101,10 +112,12 @@ class Block(nn.Module):
         if self.cross_attention is None and memory is not None:
             raise ValueError("this block has no cross-attention to read a memory with")
         if self.cross_attention is not None and memory is None:
-            raise ValueError("cross-attention needs a memory, the encoder's, got None")
+            raise ValueError("cross-attention needs a memory to read, got None")
         own, kept = cache, None
         if isinstance(cache, DecoderLayerCache):
             own, kept = cache.own, cache.memory
+        if memory is not None:  # now: later on, x's keys would stand in the cache
+            _check_memory(x, memory, memory_mask, kept)
         if own is not None:
             how["cache"] = own
 
@@ -122,6 +135,19 @@ class Block(nn.Module):
         if self.cross_attention is not None:
             x = self.residual(x, read, self.cross_norm)
         return self.residual(x, think, self.feedforward_norm)
+
+
+def _check_memory(x: Tensor, memory: Tensor, mask, kept: Cache | None) -> None:
+    """The encoder's output must fit x, its own mask, and what is kept of it."""
+    check_kind("x", x, Tensor)
+    check_vectors("memory", memory, x.flatten(0, -2) if x.dim() > 1 else x[None])
+    B, S = memory.shape[:2]
+    if len(x) != B:
+        raise ValueError(f"memory of batch {B} does not fit x {tuple(x.shape)}")
+    if isinstance(mask, Rule):
+        check_mask(mask, (B, 1, x.shape[1], S))
+    if kept is not None and kept.held not in (0, S):
+        raise ValueError(f"a memory of {kept.held} positions is kept, got one of {S}")
 
 
 class Stack(nn.ModuleList):

@@ -75,7 +75,8 @@ class Cache(ABC):
         """
         _check_count(n, self.seen)
         drop = self.seen - n
-        self._store = tuple(x[..., : x.shape[-2] - drop, :] for x in self._store)
+        store = (x[..., : x.shape[-2] - drop, :] for x in self._store)
+        self._store = tuple(store) if n else ()  # another batch may follow
         self.seen = n
 
     def reorder(self, rows: Tensor) -> None:
@@ -159,6 +160,7 @@ class PreallocatedCache(Cache):
     def truncate(self, n: int) -> None:
         _check_count(n, self.seen)
         self.seen = n
+        self._store = self._store if n else ()
 
 
 class WindowedCache(Cache):

@@ -27,6 +27,7 @@ class FeedForward(nn.Module):
         super().__init__()
         if min(d_model, d_ff) < 1:
             raise ValueError(f"d_model and d_ff must be ≥ 1, got {d_model}, {d_ff}")
+        _check_activation(activation)
         self.up = nn.Linear(d_model, d_ff, bias=bias)
         self.activation = activation
         self.down = nn.Linear(d_ff, d_model, bias=bias)
@@ -66,6 +67,7 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         if min(d_model, d_ff) < 1:
             raise ValueError(f"d_model and d_ff must be ≥ 1, got {d_model}, {d_ff}")
+        _check_activation(activation)
         self.gate = nn.Linear(d_model, d_ff, bias=bias)
         self.up = nn.Linear(d_model, d_ff, bias=bias)
         self.activation = activation
@@ -74,6 +76,11 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         _check(x, self.up)
         return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+def _check_activation(activation: nn.Module) -> None:
+    if not callable(activation):
+        raise TypeError(f"activation must be a module, got {activation!r}")
 
 
 def _check(x: Tensor, up: nn.Linear) -> None:

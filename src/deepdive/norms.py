@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """How is the size of a vector kept in bounds? LayerNorm is torch's; RMSNorm is here."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +26,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, d_model: int, eps: float = 1e-6):
         super().__init__()
-        if d_model < 1 or not eps >= 0:
+        if d_model < 1 or not 0 <= eps < math.inf:
             raise ValueError(f"d_model must be ≥ 1 and eps ≥ 0, got {d_model}, {eps}")
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model))

@@ -418,6 +418,8 @@ def token_positions(T: int, seen: int, keep: Tensor | None = None, device=None):
     if keep is None:
         return torch.arange(seen, seen + T, device=device)
     check_kind("keep", keep, Tensor)
+    if keep.dtype != torch.bool:
+        raise TypeError(f"keep must be bool, True = a real token, got {keep.dtype}")
     if keep.dim() != 2 or keep.shape[1] != seen + T:
         raise ValueError(
             f"keep must be (B, {seen + T}), {seen} tokens seen and {T} new, got "

@@ -54,6 +54,9 @@ def length_penalty(length: int, alpha: float) -> float:
 
     Taught in: book/06_transformer_2017.ipynb
     """
+    check_whole("length", length, least=0)
+    if not math.isfinite(alpha):
+        raise ValueError(f"alpha must be finite, got {alpha}")
     return ((5 + length) / 6) ** alpha
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor
 
-from deepdive.inputs import check_batch, check_ids
+from deepdive.inputs import check_batch, check_ids, check_kind
 
 Step = Callable[[Tensor], Tensor]
 
@@ -29,6 +29,14 @@ class _ModelStep:
     """What both adapters share: the model, and what stands beside the tokens."""
 
     def __init__(self, model: Callable[..., Tensor], keep: Tensor | None, beside: dict):
+        if not callable(model):
+            raise TypeError(f"model must be callable, got {type(model).__name__}")
+        if keep is not None:
+            check_kind("keep", keep, Tensor)
+            if keep.dtype != torch.bool or keep.dim() != 2:
+                raise TypeError(
+                    f"keep must be (B, T) bool, got {tuple(keep.shape)} {keep.dtype}"
+                )
         self.hidden, self.logits = model, _same
         if hasattr(model, "hidden"):  # a decoder: the vocabulary only where asked for
             self.hidden, self.logits = model.hidden, model.logits
@@ -45,6 +53,8 @@ class _ModelStep:
     def _check(self, ids: Tensor, count: int) -> None:
         """New tokens, and of how many of them logits are wanted."""
         check_batch(ids)
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
         check_whole("count", count, least=1)
         if count > ids.shape[1]:
             raise ValueError(f"count {count} is more than {ids.shape[1]} new tokens")
@@ -104,8 +114,8 @@ class UncachedStep(_ModelStep):
         Raises:
             ValueError: n is negative or above `seen`.
         """
-        check_whole("n", n, least=0)
-        if n > self.seen:
+        check_kind("n", n, int)
+        if not 0 <= n <= self.seen:
             raise ValueError(f"cannot go back to {n} tokens: {self.seen} were seen")
         if self.ids is not None:
             self.ids = self.ids[:, :n]
@@ -139,6 +149,10 @@ class CachedStep(_ModelStep):
         self, model, caches, keep: Tensor | None = None, **beside: Tensor | None
     ):
         super().__init__(model, keep, beside)
+        if not hasattr(caches, "seen"):
+            raise TypeError(
+                f"caches must be what new_caches gave, got {type(caches).__name__}"
+            )
         self.caches = caches
 
     @property

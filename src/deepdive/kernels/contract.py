@@ -44,6 +44,11 @@ def check_inputs(named: dict[str, Tensor], mask, bias, scale) -> None:
         raise ValueError(f"{H} query heads cannot share {G} key/value heads evenly")
     check_mask(mask, (B, H, T, S))
     check_bias(bias, (B, H, T, S))
+    check_scale(scale)
+
+
+def check_scale(scale: float | None) -> None:
+    """None, or a finite number."""
     if scale is not None and not isinstance(scale, Real):
         raise TypeError(f"scale must be a number, got {type(scale).__name__}")
     if scale is not None and not math.isfinite(scale):

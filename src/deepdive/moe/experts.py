@@ -31,6 +31,7 @@ class ExpertStack(nn.Module):
         self, n_experts: int, d_model: int, d_expert: int, activation: nn.Module
     ):
         super().__init__()
+        check_kind("activation", activation, nn.Module)
         self.n_experts, self.d_model, self.d_expert = n_experts, d_model, d_expert
         self.activation = activation
 

@@ -7,6 +7,7 @@ Source: Shazeer et al. 2017 (arXiv:1701.06538), §2; shared experts: DeepSeekMoE
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import NoneType
 
 from torch import Tensor, nn
 
@@ -55,6 +56,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         check_kind("router", router, nn.Module)
         check_kind("experts", experts, ExpertStack)
+        check_kind("shared", shared, nn.Module, NoneType)
         ours = router.n_experts, router.d_model
         theirs = experts.n_experts, experts.d_model
         if ours != theirs:

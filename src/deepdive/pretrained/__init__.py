@@ -19,6 +19,7 @@ _HOME = {
     "g2p": "recurrent",
     "glassllm": "glass",
     "llama_from_gguf": "smollm",
+    "load": "auto",
     "load_bert": "bert",
     "load_deepseek": "deepseek",
     "load_gpt": "gpt",

@@ -108,6 +108,7 @@ class Encoder(nn.Module):
         check_kind("embedding", embedding, nn.Embedding)
         check_kind("cell", cell, Cell)
         check_kind("backward_cell", backward_cell, Cell, NoneType)
+        check_kind("activation", activation, nn.Module, NoneType)
         for name, part in (("cell", cell), ("backward_cell", backward_cell)):
             if part is not None and part.d_in != embedding.embedding_dim:
                 raise ValueError(
@@ -168,7 +169,9 @@ class Decoder(nn.Module):
         super().__init__()
         check_kind("embedding", embedding, nn.Embedding)
         check_kind("cell", cell, Cell)
+        check_kind("head", head, nn.Module)
         check_kind("attention", attention, BahdanauAttention, NoneType)
+        check_kind("activation", activation, nn.Module, NoneType)
         d_context = 0 if attention is None else attention.d_memory
         if cell.d_in != embedding.embedding_dim + d_context:
             raise ValueError(
@@ -284,6 +287,7 @@ class Seq2Seq(nn.Module):
         super().__init__()
         check_kind("encoder", encoder, Encoder)
         check_kind("decoder", decoder, Decoder)
+        check_kind("bridge", bridge, nn.Module, NoneType)
         attention, d_annotation = decoder.attention, encoder.d_annotation
         if attention is not None and attention.d_memory != d_annotation:
             raise ValueError(
@@ -321,7 +325,8 @@ class Seq2Seq(nn.Module):
             memory_keep: (B, S), the mask that `encode` was given.
             caches: carries the state on; with it, tgt are the new words alone.
         """
-        check_kind("memory", memory, Encoded)
+        if not isinstance(memory, Encoded):
+            raise TypeError(f"memory must be what encode gave, got {type(memory)}")
         check_kind("caches", caches, Carry, NoneType)
         return self.decoder(tgt, memory, memory_keep, caches, tgt_keep)
 

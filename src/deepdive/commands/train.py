@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""Train a model by one of the book's recipes, and keep all that the run was.
+
+The folder gets recipe.json (what was run), checkpoint.pt, log.jsonl (a line of JSON for
+each update), result.json and model.safetensors (the weights at the end). A run that was
+stopped goes on when the same command is given again, to the same weights.
+"""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from deepdive.commands.words import Stopped, Usage, add_device, device, say, whole
+
+NAME, HELP = "train", "train a model by one of the book's recipes"
+PRECISIONS = ("float32", "bfloat16", "float16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind `train`."""
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="one of --list")
+    parser.add_argument("--list", action="store_true", help="list the recipes and stop")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="new, empty, or this very run's (default: runs/RECIPE-seed-S)",
+    )
+    parser.add_argument(
+        "--steps", type=whole(1), metavar="N", help="updates (default: the recipe's)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=whole(0, 2**32 - 1),
+        default=0,
+        metavar="S",
+        help="the same seed gives the same run (default: 0)",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="of the products; the weights stay float32 (default: float32)",
+    )
+    add_device(parser)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run a recipe, or list all of them."""
+    import torch
+
+    from deepdive.recipes import RECIPES, run_recipe
+
+    if chosen.list:
+        for recipe in RECIPES.values():
+            say(f"{recipe.name}\n  {recipe.what}")
+            say(f"  {recipe.steps} updates; {recipe.expect}")
+        return 0
+    if chosen.recipe not in RECIPES:
+        asked = "which recipe?" if chosen.recipe is None else f"no {chosen.recipe!r};"
+        raise Usage(f"{asked} known: {', '.join(RECIPES)}")
+    folder = chosen.out or Path("runs", f"{chosen.recipe}-seed-{chosen.seed}")
+    half = None if chosen.precision == "float32" else getattr(torch, chosen.precision)
+    try:
+        result = run_recipe(
+            RECIPES[chosen.recipe],
+            folder,
+            steps=chosen.steps,
+            seed=chosen.seed,
+            device=device(chosen.device),
+            precision=half,
+        )
+    except KeyboardInterrupt:
+        raise Stopped(_how_to_go_on(chosen, folder)) from None
+    for name, value in result.items():
+        say(f"{name} {value:.4g}")
+    say(f"all of it is in {folder}; let it write with:")
+    say(f"    python -m deepdive generate {shlex.quote(str(folder))}")
+    return 0
+
+
+def _how_to_go_on(chosen: argparse.Namespace, folder: Path) -> str:
+    """The command that resumes this run, written out."""
+    words = ["python", "-m", "deepdive", "train", chosen.recipe, "--out", str(folder)]
+    words += ["--seed", str(chosen.seed), "--precision", chosen.precision]
+    words += ["--device", chosen.device]
+    if chosen.steps is not None:
+        words += ["--steps", str(chosen.steps)]
+    return f"the last checkpoint is kept; go on from it with\n    {shlex.join(words)}"

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: MIT
+"""Which trainings belong to the book? Each is one file here, and can be run again.
+
+`python -m deepdive train --list` lists them.
+"""
+
+from deepdive.recipes.grammar import GRAMMAR
+from deepdive.recipes.recipe import Recipe, Symbols, Writing
+from deepdive.recipes.reverse import REVERSE
+from deepdive.recipes.runs import load_run, run_recipe
+
+RECIPES = {recipe.name: recipe for recipe in (REVERSE, GRAMMAR)}
+
+__all__ = ["RECIPES", "Recipe", "Symbols", "Writing", "load_run", "run_recipe"]
