@@ -326,10 +326,10 @@ def test_sorting_by_expert_is_asking_every_expert(seed, T, E, data):
 @given(seeds, lengths)
 def test_all_groups_open_or_room_for_all_is_no_limit(seed, T):
     limits = {
-        "groups": lambda r: SoftmaxTopKRouter(6, 6, 2, groups=Groups(3, 3, 1)),
-        "room": lambda r: Capped(r, 6.0),
+        "groups": lambda r: SoftmaxTopKRouter(6, 6, 4, groups=Groups(3, 3, 1)),
+        "room": lambda r: Capped(r, 1.5),
     }
-    free = mixture(SoftmaxTopKRouter(6, 6, 2), Experts, seed)
+    free = mixture(SoftmaxTopKRouter(6, 6, 4), Experts, seed)
     x = normal(seed, 2, T, 6)
     for name, limit in limits.items():
         layer = copy.deepcopy(free)

@@ -15,7 +15,7 @@ Train small models, let models write, measure, look inside, fetch trained weight
 Ask any command for its own help: python -m deepdive train --help"""
 STATUS = """\
 exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 stopped by Ctrl+C"""
-FAILURES = (OSError, ValueError, ArithmeticError, RuntimeError)
+FAILURES = (OSError, ValueError, ArithmeticError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -89,7 +89,7 @@ def row(name: str, config):
 
 def costs(config) -> dict[str, int]:
     """Parameters by part, and what one more token costs behind 1,000 others."""
-    from deepdive.accounting import decode_bytes, flops, kv_bytes, parameters, plan_of
+    from deepdive.accounting import flops, kv_bytes, parameters, plan_of
 
     found = {f"parameters: {name}": n for name, n in parameters(config).items()}
     plan = plan_of(config)
