@@ -16,8 +16,19 @@ import torch
 from torch import Tensor, nn
 
 import deepdive
-from deepdive import ablation, configs, data, decoding, device, inputs, moe, trace
-from deepdive import objectives, positions, training  # isort: skip
+from deepdive import (
+    ablation,
+    configs,
+    data,
+    decoding,
+    device,
+    inputs,
+    moe,
+    objectives,
+    positions,
+    trace,
+    training,
+)
 from deepdive.attention import MultiHeadAttention, record
 from deepdive.blocks import Block, Stack, place, post_norm, pre_norm
 from deepdive.cache import (
@@ -49,6 +60,7 @@ Call = tuple[Callable, dict]
 OUTSIDE = {  # parts of the package, and where their wrong input is tested instead
     "accounting": "numbers about configs: test_accounting",
     "anatomy": "looks at models: test_anatomy",
+    "commands": "a command line: test_main",
     "checks": "readers' answers: test_checks",
     "figures": "pictures: test_show_figures, test_errors",
     "grade": "the grader: test_checks",
@@ -162,8 +174,25 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "training.update": "called by fit",
 }
 
+OWED = {  # "call: argument" that is not refused as it should be, until it is mended
+    "ablation.ablate: model",
+    "data.padded: pad",
+    "latent_attention.LatentAttention.forward: cache",
+    "latent_attention.softmax_scale: qk_head_dim",
+    "models.deepseek.DeepSeek (v3): config",
+    "models.deepseek.DeepSeek: config",
+    "models.mixtral.Mixtral: config",
+    "objectives.cloze.masked_lm_batch: mask_id",
+    "objectives.cloze.masked_lm_batch: vocab_size",
+    "objectives.cloze.span_corruption: eos",
+    "objectives.losses.label_smoothed: pad",
+    "objectives.shifts.prefix_lm_batch: generator",
+    "objectives.shifts.seq2seq_shift: pad",
+    "objectives.shifts.seq2seq_shift: start",
+}
 
-def public(part: str | None = None) -> Iterator[str]:
+
+def public() -> Iterator[str]:
     """Name every public function, class and method, as "cache.Caches.truncate"."""
     for found in pkgutil.walk_packages(deepdive.__path__, "deepdive."):
         module = found.name.removeprefix("deepdive.")

@@ -131,6 +131,18 @@ def test_a_row_that_may_see_nothing_does_not_poison_the_batch(kernel):
             close(a, b)
 
 
+@every_kernel
+def test_nor_does_a_row_that_a_bias_of_minus_infinity_hides(kernel):
+    """B01 by addition: −∞ on every score of a row is the same mask."""
+    keep = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 0]]).bool()
+    bias = zeros(3, 3).masked_fill(~keep, -torch.inf)
+    qkv = [normal(i, 1, 1, 3, 4).requires_grad_() for i in range(3)]
+    out = kernel(*qkv, bias=bias)
+    close(out, kernel(*qkv, mask=keep))
+    for grad in torch.autograd.grad(out.sum(), qkv):
+        assert grad.isfinite().all()
+
+
 def test_an_empty_source_does_not_poison_the_first_attention_either():
     """B01, where the softmax is Bahdanau's: a source without a word gives zeros."""
     attention = random(BahdanauAttention(4, 6, 5))

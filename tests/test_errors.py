@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Wrong input is refused before any work, with the offending number in the message."""
 
-import random
 import re
 
 import pytest
@@ -13,8 +12,8 @@ from deepdive.attention import MultiHeadAttention, merge_heads, record, split_he
 from deepdive.configs import BertConfig
 from deepdive.device import seed_everything
 from deepdive.feedforward import FeedForward
-from deepdive.kernels import attention_weights, equation, fused
-from deepdive.masks import Causal, Everyone, Rule
+from deepdive.kernels import attention_weights, equation, fused, tiled
+from deepdive.masks import Causal, Everyone
 from deepdive.models.bert import Bert
 from deepdive.norms import RMSNorm
 from deepdive.positions import LearnedPositions
@@ -75,7 +74,7 @@ VALUE_CASES = {
 }
 
 
-@pytest.mark.parametrize("kernel", [equation, fused])
+@pytest.mark.parametrize("kernel", [equation, fused, tiled])
 @pytest.mark.parametrize("case", KERNEL_CASES | VALUE_CASES)
 def test_kernels_refuse(kernel, case):
     arguments, error, part = (KERNEL_CASES | VALUE_CASES)[case]
@@ -211,151 +210,3 @@ def test_refuses(case):
     with pytest.raises(error, match=re.escape(part)) as caught:
         call()
     assert type(caught.value) is error
-
-
-# ── Fuzz: a result is right, or the input is refused ─────────────────────────────────
-
-
-def formula(q, k, v, mask, bias, scale):
-    """Equation 1 in float64, with no check at all."""
-    q, k, v = q.double(), k.double(), v.double()
-    _, H, T, D = q.shape
-    k, v = (t.repeat_interleave(H // t.shape[1], 1) for t in (k, v))
-    scores = q @ k.mT * (D**-0.5 if scale is None else scale)
-    scores = scores + (0 if bias is None else bias)
-    if isinstance(mask, Rule):
-        mask = mask.tensor(T, k.shape[2])
-    if mask is not None:
-        scores = torch.where(mask, scores, -torch.inf)
-    return scores.softmax(-1).nan_to_num(0.0) @ v
-
-
-def spoil(dice, shape):
-    """Another shape: an axis longer, empty, missing, too many, or exchanged."""
-    shape, i = list(shape), dice.randrange(len(shape))
-    how = dice.randrange(5)
-    if how == 0:
-        shape[i] += dice.choice([1, 2])
-    elif how == 1:
-        shape[i] = dice.choice([0, 1])
-    elif how == 2:
-        del shape[i]
-    elif how == 3:
-        shape.insert(i, dice.choice([1, 2]))
-    else:
-        dice.shuffle(shape)
-    return tuple(shape)
-
-
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.int64, torch.bool]
-DTYPES += [torch.complex64, torch.bfloat16, torch.uint8]
-JUNK = [None, 1.5, "causal", [[1.0]], object(), (2, 3), True]
-
-
-def tensor(dice, shape, dtype=torch.float64, p=0.12):
-    """A tensor that is now and then of another shape, another dtype, or junk."""
-    if dice.random() < p / 4:
-        return dice.choice(JUNK)
-    if dice.random() < p:
-        shape = spoil(dice, shape)
-    if dice.random() < p / 2:
-        dtype = dice.choice(DTYPES)
-    numbers = torch.Generator().manual_seed(dice.randrange(2**31))
-    return (torch.randn(shape, generator=numbers, dtype=torch.float64) * 2).to(dtype)
-
-
-def any_mask(dice, B, H, T, S):
-    full = dice.choice([(T, S), (B, H, T, S), (S,), (B, 1, 1, S), (), (H, T, 1)])
-    keep = tensor(dice, (B, S), torch.bool)
-    kind = dice.randrange(6)
-    if kind < 2:
-        return None
-    if kind == 2:
-        return tensor(dice, full, torch.bool) if full else torch.tensor(True)
-    if kind == 3:
-        return Everyone(keep)
-    window, prefix = dice.choice([None, 1, 2, 0]), dice.choice([0, 2, -1, 1.5])
-    return Causal(window, prefix if dice.random() < 0.2 else 0)
-
-
-def any_extras(dice, B, H, T, S):
-    bias = tensor(dice, (H, T, S)) if dice.random() < 0.3 else None
-    scale = dice.choice([None, None, 1.0, 0.25, 2, float("nan"), "1"])
-    return bias, scale
-
-
-def outcome(call, *arguments):
-    """The result, or the refusal; any other exception fails the test."""
-    try:
-        return call(*arguments)
-    except (ValueError, TypeError) as refusal:
-        assert str(refusal)
-        return refusal
-
-
-def matches(out, arguments):
-    expected = formula(*arguments)
-    tolerance = {torch.float64: 1e-10, torch.float32: 1e-4}.get(out.dtype, 0.1)
-    assert out.shape == expected.shape
-    assert torch.allclose(out.double(), expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_fuzz_kernels(seed):
-    dice, right, wrong = random.Random(seed), 0, 0
-    for _ in range(500):
-        B, G, T, S, D, Dv = (dice.randint(1, 3) for _ in range(6))
-        H = G * dice.randint(1, 2)
-        shapes = (B, H, T, D), (B, G, S, D), (B, G, S, Dv)
-        arguments = [tensor(dice, shape) for shape in shapes]
-        mask = outcome(any_mask, dice, B, H, T, S)
-        if isinstance(mask, Exception):
-            wrong += 1
-            continue  # the rule itself was refused
-        arguments += [mask, *any_extras(dice, B, H, T, S)]
-        results = [outcome(kernel, *arguments) for kernel in (equation, fused)]
-        refused = {isinstance(r, Exception) for r in results}
-        assert len(refused) == 1, (results, [getattr(a, "shape", a) for a in arguments])
-        wrong += refused == {True}
-        if refused == {False}:
-            right += 1
-            for out in results:
-                matches(out, arguments)
-    assert right > 100 and wrong > 250, (
-        "the fuzz must reach the kernels, not only their checks"
-    )
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_fuzz_layer(seed):
-    dice, right = random.Random(100 + seed), 0
-    for _ in range(400):
-        B, T, S, G = (dice.randint(1, 3) for _ in range(4))
-        sizes = dice.choice([4, 6, 12, 0, -1]), dice.choice([G, 2 * G, 0, -2])
-        head_dim = dice.choice([None, None, None, 2, 0])
-        layer = outcome(MultiHeadAttention, *sizes, G, head_dim)
-        if isinstance(layer, Exception):
-            continue
-        layer.double()
-        d_model, H = sizes
-        x = tensor(dice, (B, T, d_model))
-        context = tensor(dice, (B, S, d_model)) if dice.random() < 0.5 else None
-        keys = T if context is None else S
-        mask = outcome(any_mask, dice, B, H, T, keys)
-        bias = tensor(dice, (H, T, keys)) if dice.random() < 0.3 else None
-        if isinstance(mask, Exception):
-            continue
-        out = outcome(layer, x, context, mask, bias)
-        if isinstance(out, Exception):
-            continue
-        right += 1
-        source = x if context is None else context
-        q = layer.q_proj(x).unflatten(-1, (H, -1)).transpose(1, 2)
-        k, v = (
-            p(source).unflatten(-1, (G, -1)).transpose(1, 2)
-            for p in (layer.k_proj, layer.v_proj)
-        )
-        heads = formula(q, k, v, mask, bias, None)
-        expected = layer.o_proj(heads.transpose(1, 2).flatten(2))
-        assert torch.allclose(out, expected, rtol=0, atol=1e-10)
-    assert 30 < right < 150

@@ -19,7 +19,7 @@ FLOORS = {
     4: "pretrained inference",
     5: "accounting anatomy heads",
     6: "trace recipes",
-    7: "checks figures show",
+    7: "checks commands figures show",
     8: "widgets grade __main__",
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names.split()}

@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 
 _SUBMODULES = {
     "ablation", "accounting", "anatomy", "attention", "blocks", "cache", "checks",
-    "configs", "data", "decoding", "device", "feedforward", "figures", "halves",
-    "heads", "inference", "inputs", "kernels", "latent_attention", "masks", "models",
-    "moe", "norms", "objectives", "palette", "positions", "pretrained", "recurrent",
-    "show", "tokenizers", "trace", "training", "widgets",
+    "commands", "configs", "data", "decoding", "device", "feedforward", "figures",
+    "halves", "heads", "inference", "inputs", "kernels", "latent_attention", "masks",
+    "models", "moe", "norms", "objectives", "palette", "positions", "pretrained",
+    "recipes", "recurrent", "show", "tokenizers", "trace", "training", "widgets",
 }  # fmt: skip
 
 

@@ -25,8 +25,6 @@ from deepdive.configs import (
     TransformerConfig,
 )
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-
 
 class Part(NamedTuple):
     """Weights of one part of a layer: in matrices, which multiply, and beside them."""

@@ -118,8 +118,8 @@ class MultiHeadAttention(nn.Module):
         check_vectors("context", context, self.k_proj.weight)
         if (len(context), context.shape[1]) != (len(k), k.shape[2]):
             raise ValueError(
-                f"context {tuple(context.shape)} does not fit the memory, {len(k)} rows "
-                f"of {k.shape[2]}"
+                f"context {tuple(context.shape)} is not the one that is kept, keys "
+                f"{tuple(k.shape)}"
             )
 
     def keys_values(self, context: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block
 from deepdive.cache import Cache
 from deepdive.feedforward import GatedFeedForward
-from deepdive.inputs import check_vectors
+from deepdive.inputs import check_floats, check_vectors
 from deepdive.kernels.layout import merge_heads, split_heads
 from deepdive.latent_attention import LatentAttention
 from deepdive.masks import Rule
@@ -99,6 +99,9 @@ class JoinedAttention(nn.Module):
 
     def __init__(self, attention: MultiHeadAttention):
         super().__init__()
+        if not isinstance(attention, MultiHeadAttention):
+            kind = type(attention).__name__
+            raise TypeError(f"expected a MultiHeadAttention, got {kind}")
         self.n_heads, self.n_kv_heads = attention.n_heads, attention.n_kv_heads
         self.head_dim = attention.head_dim
         self.kernel, self.scale = attention.kernel, attention.scale
@@ -140,10 +143,15 @@ class JoinedFeedForward(nn.Module):
 
     def __init__(self, network: GatedFeedForward):
         super().__init__()
+        if not isinstance(network, GatedFeedForward):
+            raise TypeError(
+                f"expected a GatedFeedForward, got {type(network).__name__}"
+            )
         self.gate_up = joined(network.gate, network.up)
         self.activation, self.down = network.activation, network.down
 
     def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.gate_up.in_features)
         gate, up = self.gate_up(x).chunk(2, dim=-1)  # (B, T, d_ff) each
         return self.down(self.activation(gate) * up)
 
@@ -167,7 +175,7 @@ class Int8Linear(nn.Module):
 
     Raises:
         TypeError: not a linear layer.
-        ValueError: weights that are not finite, or not on the CPU.
+        ValueError: weights that are not finite, not on the CPU, or one to a row.
 
     Note:
         `weight` has no rows: it tells width and dtype to who asks, and holds no number.
@@ -196,6 +204,8 @@ class Int8Linear(nn.Module):
         weight = linear.weight.detach()
         if weight.device.type != "cpu":
             raise ValueError(f"8-bit products run on the cpu, not on {weight.device}")
+        if self.in_features < 2:  # torch 2.13 reads past the end of such rows
+            raise ValueError(f"8-bit rows need 2 numbers or more, got {linear}")
         if not weight.isfinite().all():
             raise ValueError(f"{linear} has weights that are not finite")
         columns = weight.float().abs().amax(0).clamp(min=TINY).sqrt()  # (in,)
@@ -208,6 +218,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.in_features)
         rows = x.reshape(-1, self.in_features).float() * self.columns  # (M, in)
         scales, coarse = _rounded(rows)
         fine = ((rows / scales - coarse) * 254).round_().to(torch.int8)
@@ -243,6 +254,13 @@ def joined(*linears: nn.Linear) -> nn.Linear:
         parts = torch.cat([getattr(linear, name).detach() for linear in linears])
         setattr(made, name, nn.Parameter(parts, requires_grad=False))
     return made
+
+
+def _check(x: Tensor, width: int) -> None:
+    """x must be (…, width)."""
+    check_floats("x", x)
+    if x.dim() < 1 or x.shape[-1] != width:
+        raise ValueError(f"x must be (…, {width}), got {tuple(x.shape)}")
 
 
 def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:

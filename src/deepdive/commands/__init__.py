@@ -14,7 +14,7 @@ ABOUT = """\
 Train small models, let models write, measure, look inside, fetch trained weights.
 Ask any command for its own help: python -m deepdive train --help"""
 STATUS = """\
-exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 stopped by Ctrl+C"""
+exit status: 0 done, 1 failed and said why, 2 wrong usage, 130 stopped by Ctrl+C"""
 FAILURES = (OSError, ValueError, ArithmeticError)
 
 

@@ -13,8 +13,11 @@ from deepdive import configs
 from deepdive.commands.words import Usage, columns, say
 
 NAME, HELP = "anatomy", "show what models are made of, and what they cost"
-FAMILY = """transformer-base bert-base gpt2-small t5-small t5-1-1-small llama-7b
-llama-3-8b mistral-7b mixtral-8x7b deepseek-v2 deepseek-v3""".split()
+FAMILY = [
+    "transformer-base", "bert-base", "gpt2-small", "t5-small", "t5-1-1-small",
+    "llama-7b", "llama-3-8b", "mistral-7b", "mixtral-8x7b", "deepseek-v2",
+    "deepseek-v3",
+]  # fmt: skip
 COLUMNS = (
     "name", "halves", "mask", "attention", "positions", "norm", "norm_place",
     "feedforward", "experts", "parameters", "kv_numbers",

@@ -15,11 +15,11 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from deepdive import __version__
 from deepdive.commands.words import columns, say, whole
 
 NAME, HELP = "bench", "measure what each way of computing the same costs here"
@@ -150,11 +150,11 @@ def one_thread() -> Iterator[None]:
 
 def table(measured: list[Measured]) -> str:
     """The ways of a row, a line each."""
-    lines = [
-        ["  " + m.way, f"{m.milliseconds:.3g} ms", f"{m.ratio:.2f}×"]
-        + [f"({m.lowest:.2f} … {m.highest:.2f})"]
-        for m in measured
-    ]
+    lines = []
+    for m in measured:
+        spread = f"({m.lowest:.2f} … {m.highest:.2f})"
+        numbers = f"{m.milliseconds:.3g} ms", f"{m.ratio:.2f}×", spread
+        lines.append([f"  {m.way}", *numbers])
     return columns(lines)
 
 
@@ -167,7 +167,7 @@ def machine() -> dict[str, str | int]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "deepdive": __version__,
+        "deepdive": version("deepdive"),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": 1,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

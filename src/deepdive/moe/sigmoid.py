@@ -83,6 +83,8 @@ class SigmoidRouter(Router):
             ValueError: load is not (E,), or speed is negative or not finite.
         """
         check_kind("load", load, Tensor)
+        if load.is_complex() or load.dtype == torch.bool:
+            raise TypeError(f"load must hold counts, got {load.dtype}")
         if tuple(load.shape) != (self.n_experts,):
             raise ValueError(
                 f"load must be (E = {self.n_experts},), got {tuple(load.shape)}"

@@ -105,7 +105,11 @@ def batches(seed: int) -> Windows:
 
 
 def loss(model: nn.Module, tokens: Tensor) -> Loss:
-    """Each word is guessed from those before it: tokens (B, T)."""
+    """Each word is guessed from those before it.
+
+    Shapes:
+        tokens (B, T) → `Loss`
+    """
     return causal_lm(model(tokens), tokens)
 
 
@@ -161,8 +165,8 @@ def write(model: nn.Module, text: str) -> Writing:
 
 GRAMMAR = Recipe(
     name="grammar",
-    what="a GPT of two layers of 64 learns a small grammar with agreement at a distance",
-    expect="1.173 nats a word; word pairs 1.521, the dice 1.168; 10 s of one x86 thread",
+    what="a GPT, two layers of 64, learns a small grammar with agreement at a distance",
+    expect="1.173 nats a word (word pairs 1.521, dice 1.168) in 10 s of one x86 thread",
     steps=400,
     model=lambda: Gpt(CONFIG),
     batches=batches,

@@ -68,9 +68,7 @@ def evaluate(model: nn.Module) -> dict[str, float]:
     src, keep = padded([SYMBOLS.encode(word) for word in test], PAD)
     src, keep = src.to(device), keep.to(device)
     memory = model.encode(src, keep)
-    step = CachedStep(
-        model.decode, model.new_caches(), memory=memory, memory_keep=keep
-    )
+    step = CachedStep(model.decode, model.new_caches(), memory=memory, memory_keep=keep)
     prompt = torch.full((len(test), 1), START, device=device)
     rows = greedy(step, prompt, LONGEST + 2, stop=(END,), pad=PAD).rows()
     right = sum(row == pair(w)[1][1:] for row, w in zip(rows, test, strict=True))

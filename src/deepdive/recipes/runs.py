@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
 """What does a run leave behind? A folder that says what it is, and can be gone on with.
 
-    recipe.json         which recipe, seed, steps and precision: written first
-    checkpoint.pt       all that the next update depends on
-    log.jsonl           one line an update; metrics in some
-    result.json         the metrics at the end
-    model.safetensors   the weights: the average's, if the recipe keeps one
+`recipe.json` says which recipe, seed, steps and precision, and is written first;
+`checkpoint.pt` holds all that the next update depends on, `log.jsonl` a line for each
+update, with metrics in some, `result.json` the metrics at the end, and
+`model.safetensors` the weights at the end: the average's, if the recipe keeps one.
 """
 
 import json
