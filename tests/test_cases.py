@@ -26,7 +26,14 @@ from deepdive.configs import (
     T5Config,
     TransformerConfig,
 )
-from deepdive.decoding import draw, greedy, probabilities, temperature, top_p
+from deepdive.decoding import (
+    draw,
+    greedy,
+    probabilities,
+    scale_by_temperature,
+    temperature,
+    top_p,
+)
 from deepdive.decoding.steps import CachedStep
 from deepdive.kernels import equation, fused, tiled
 from deepdive.latent_attention import LatentAttention
@@ -351,6 +358,8 @@ def test_temperature_zero_is_the_most_probable_word(logits, dtype, t):
     """B18: dividing by 0 gave NaN, by an epsilon infinity in float16, and the drawing
     failed. The limit of a falling temperature is the most probable word."""
     logits = torch.tensor([logits], dtype=dtype)
+    scaled = scale_by_temperature(logits, t)
+    assert scaled.tolist()[0][1] == 0 and not scaled.isnan().any()
     close(probabilities(logits, temperature(t)), [[0, 1, 0]])
     assert all(int(draw(logits, temperature(t))) == 1 for _ in range(20))
 

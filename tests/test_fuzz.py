@@ -509,7 +509,7 @@ def test_bert():
 def test_experts():
     """Sorted by expert = every expert asked; the balance losses are finite."""
     for dice in throws(300, 10):
-        E, K, N, d = number(dice, 4), number(dice, 2), dice.randint(1, 5), 3
+        E, K, N, d = number(dice, 4), dice.randint(0, 4), dice.randint(1, 5), 3
         groups = outcome("experts", moe.Groups, number(dice, 2), number(dice, 1))
         groups = None if isinstance(groups, Exception) else groups
         scale = number(dice, 1.5)
@@ -531,6 +531,9 @@ def test_experts():
         routing = outcome("experts", router.double(), x)
         if isinstance(routing, Exception):
             continue
+        if groups is not None and kind is not moe.NoisyTopKRouter:
+            machine = routing.experts // (E // groups.n_groups)
+            assert all(len(set(row)) <= groups.top_groups for row in machine.tolist())
         assert torch.equal(moe.expert_counts(routing).sum(), torch.tensor(len(x) * K))
         outs = [outcome("experts", f, x, routing) for f in (networks, networks.dense)]
         if not refused(*outs):
@@ -716,9 +719,9 @@ def test_objectives():
 
 def test_configs():
     """Every config that is accepted can be built, where it is small."""
-    build = {"bert": 4, "gpt": 4, "llama": 5, "mixtral": 5, "v2": 7, "t5": 4, "2017": 4}
+    build = "bert", "gpt", "llama", "mixtral", "v2", "t5", "2017"
     for dice in throws(350, 15):
-        kind = dice.choice(list(build))
+        kind = dice.choice(build)
         model = built(kind)
         fields = dict(vars(model.config))
         for name in dice.sample(list(fields), dice.randint(1, 3)):
@@ -735,7 +738,8 @@ def test_configs():
         if isinstance(config, Exception) or 1000 in fields.values():
             continue
         made = outcome("configs", type(model), config)
-        assert not isinstance(made, AttributeError)
+        if isinstance(made, Exception):  # only what positions ask beyond the sizes
+            assert any(word in str(made) for word in ("n_buckets", "head_dim")), made
 
 
 # ── Large numbers ────────────────────────────────────────────────────────────────────

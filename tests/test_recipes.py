@@ -116,7 +116,7 @@ def test_metrics_are_in_the_log_and_disturb_nothing(tmp_path):
 def test_a_folder_with_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     (tmp_path / "recipe.json").write_text('{"flour": 500}')
-    with pytest.raises(FileExistsError, match="recipe.json, thesis.txt"):
+    with pytest.raises(FileExistsError, match=r"recipe\.json, thesis\.txt"):
         run_recipe(small("grammar"), tmp_path, steps=1, **QUIET)
     assert (tmp_path / "recipe.json").read_text() == '{"flour": 500}'
     assert len(list(tmp_path.iterdir())) == 2

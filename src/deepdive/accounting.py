@@ -27,7 +27,10 @@ from deepdive.configs import (
 
 
 class Part(NamedTuple):
-    """Weights of one part of a layer: in matrices, which multiply, and beside them."""
+    """Weights of one part of a layer: in matrices, which multiply, and beside them.
+
+    Taught in: book/10_kv_cache.ipynb
+    """
 
     matrices: int = 0
     vectors: int = 0  # biases, norms, tables that are looked up
@@ -52,6 +55,8 @@ class Layer:
         pair, absorbed_pair: multiply-adds for one query with one key, all heads.
         cross, cross_source: cross-attention; of it, what reads the source, once.
         window: keys that a query may see; None for all.
+
+    Taught in: book/10_kv_cache.ipynb
     """
 
     attention: Part
@@ -74,7 +79,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole model: its stacks, and what stands around them."""
+    """A whole model: its stacks, and what stands around them.
+
+    Taught in: book/10_kv_cache.ipynb
+    """
 
     embedding: Part
     output: Part  # stored beside the embedding; tied weights are not stored twice

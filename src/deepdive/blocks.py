@@ -23,6 +23,8 @@ def post_norm(
 
     Shapes:
         x (B, T, d_model) → (B, T, d_model)
+
+    Taught in: book/05_block.ipynb
     """
     return norm(x + sublayer(x))
 
@@ -34,6 +36,8 @@ def pre_norm(
 
     Shapes:
         x (B, T, d_model) → (B, T, d_model)
+
+    Taught in: book/05_block.ipynb
     """
     return x + sublayer(norm(x))
 
@@ -183,6 +187,8 @@ class Place(NamedTuple):
 
     Shapes:
         positions (T,) or (B, T); mask a rule over S ≥ T keys
+
+    Taught in: book/05_block.ipynb
     """
 
     positions: Tensor

@@ -14,7 +14,10 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class LinearScaling:
-    """Every position divided by `factor` (position interpolation, Chen et al. 2023)."""
+    """Every position divided by `factor` (position interpolation, Chen et al. 2023).
+
+    Taught in: book/11_rope.ipynb
+    """
 
     factor: float
 
@@ -24,7 +27,10 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class NTKScaling:
-    """A larger base: slow angles are slowed by `factor`, fast ones hardly at all."""
+    """A larger base: slow angles are slowed by `factor`, fast ones hardly at all.
+
+    Taught in: book/11_rope.ipynb
+    """
 
     factor: float
 
@@ -41,6 +47,8 @@ class YarnScaling:
             `original_max_seq_len` are kept; fewer than `beta_slow` times, divided.
         mscale, mscale_all_dim: DeepSeek's two factors on the logits' temperature; None
             where a model does not give them.
+
+    Taught in: book/11_rope.ipynb
     """
 
     factor: float
@@ -56,7 +64,10 @@ class YarnScaling:
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Llama 3.1's: by wavelength, with a smooth ramp between kept and divided."""
+    """Llama 3.1's: by wavelength, with a smooth ramp between kept and divided.
+
+    Taught in: book/11_rope.ipynb
+    """
 
     factor: float = 8.0
     low_freq_factor: float = 1.0

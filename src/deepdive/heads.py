@@ -140,7 +140,11 @@ def head_maps(
 def look(
     model: nn.Module, ids: Tensor, segments: Tensor, keep: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Weights (B, L, H, T, T) and last hidden states (B, T, d_model) of one pass."""
+    """The weights of every layer and the last hidden states, in one pass.
+
+    Shapes:
+        ids, segments, keep (B, T) → (B, L, H, T, T), (B, T, d_model)
+    """
     with record(model) as seen:
         hidden = model(ids, segments, keep)
     layers = [seen[f"blocks.{i}.attention"] for i in range(len(model.blocks))]

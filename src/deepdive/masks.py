@@ -182,7 +182,11 @@ def _check_whole(**numbers: int) -> None:
 
 
 def as_tensor(mask: Tensor | Rule | None, T: int, S: int, device) -> Tensor | None:
-    """A rule, or a boolean tensor, as a tensor; None where nothing is blocked."""
+    """A rule, or a boolean tensor, as a tensor; None where nothing is blocked.
+
+    Shapes:
+        → whatever broadcasts to (B, H, T, S)
+    """
     if isinstance(mask, Rule):
         mask = mask.simplest(T, S)
     return mask.tensor(T, S, device=device) if isinstance(mask, Rule) else mask

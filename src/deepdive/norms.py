@@ -22,6 +22,8 @@ class RMSNorm(nn.Module):
 
     Note:
         The mean square is computed in float32 for half-precision input.
+
+    Taught in: book/05_block.ipynb, book/08_gpt.ipynb
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6):

@@ -106,6 +106,8 @@ def interleaved(x: Tensor) -> Tensor:
 
     >>> interleaved(torch.tensor([1., 2., 3., 4.]))
     tensor([-2.,  1., -4.,  3.])
+
+    Taught in: book/11_rope.ipynb
     """
     _check_pairs(x)
     pairs = x.unflatten(-1, (-1, 2))  # (…, D/2, 2)
@@ -119,6 +121,8 @@ def half_split(x: Tensor) -> Tensor:
 
     >>> half_split(torch.tensor([1., 2., 3., 4.]))
     tensor([-3., -4.,  1.,  2.])
+
+    Taught in: book/11_rope.ipynb
     """
     _check_pairs(x)
     first, second = x.chunk(2, dim=-1)
@@ -194,6 +198,8 @@ class Rotation:
 
     Shapes:
         x (B, H, T, D) → (B, H, T, D), in x's dtype
+
+    Taught in: book/11_rope.ipynb
     """
 
     def __init__(self, cos: Tensor, sin: Tensor, pairing: Pairing):
@@ -270,6 +276,8 @@ def magnitude(scaling: RopeScaling | None) -> float:
     """The factor on cos and sin that YaRN adds (its √(1/t), §3.3); 1 for other rules.
 
     DeepSeek gives two factors, of which this is the quotient: 1 where they are equal.
+
+    Taught in: book/11_rope.ipynb
     """
     if not isinstance(scaling, YarnScaling):
         return 1.0
@@ -281,7 +289,10 @@ def magnitude(scaling: RopeScaling | None) -> float:
 
 
 def temperature(factor: float, mscale: float = 1.0) -> float:
-    """0.1 · mscale · ln(factor) + 1: how much longer texts sharpen the scores."""
+    """0.1 · mscale · ln(factor) + 1: how much longer texts sharpen the scores.
+
+    Taught in: book/11_rope.ipynb
+    """
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
@@ -338,6 +349,9 @@ def relative_bucket(
     distance: Tensor, bidirectional: bool, n_buckets: int = 32, max_distance: int = 128
 ) -> Tensor:
     """The bucket of each distance, key minus query.
+
+    Shapes:
+        distance (…) integers → (…) integers in 0 … n_buckets − 1
 
     >>> relative_bucket(torch.tensor([-128, -8, -1, 0, 1, 8, 1000]), True).tolist()
     [15, 8, 1, 0, 17, 24, 31]

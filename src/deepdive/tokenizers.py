@@ -21,7 +21,10 @@ END = "<|endoftext|>"  # GPT-2's name for the piece that ends a text
 
 
 def pad_right(n: int, T: int) -> slice:
-    """Where the n pieces of a text stand in a row of T: at its start."""
+    """Where the n pieces of a text stand in a row of T: at its start.
+
+    Taught in: book/08_gpt.ipynb
+    """
     return slice(0, n)
 
 
@@ -42,6 +45,8 @@ class Encoded(NamedTuple):
     Shapes:
         ids (B, T) int64, segments (B, T) int64 (0 = first text, 1 = second text of a
         pair), keep (B, T) bool (True = a real token, False = padding)
+
+    Taught in: book/08_gpt.ipynb
     """
 
     ids: torch.Tensor
@@ -184,6 +189,8 @@ def load_tokenizer(
 
     Raises:
         FileNotFoundError: there is no such file.
+
+    Taught in: book/08_gpt.ipynb
     """
     import tokenizers  # not at the top: the library takes a moment to load
 
@@ -323,6 +330,8 @@ def character_tokenizer(texts: Iterable[str], **how) -> Tokenizer:
     >>> tokenizer = character_tokenizer(["cats chase mice"])
     >>> tokenizer.encode("ice").ids.tolist()
     [[5, 2, 3]]
+
+    Taught in: book/08_gpt.ipynb
     """
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Library
@@ -340,6 +349,8 @@ def byte_tokenizer(special: Sequence[str] = (), **how) -> Tokenizer:
 
     >>> byte_tokenizer().encode("né").ids.tolist()
     [[110, 195, 169]]
+
+    Taught in: book/08_gpt.ipynb
     """
     from tokenizers import models, pre_tokenizers
 
@@ -360,6 +371,8 @@ def glassllm_tokenizer(path: str | Path, **how) -> Tokenizer:
 
     Raises:
         FileNotFoundError: there is no such file.  ValueError: another version of it.
+
+    Taught in: book/08_gpt.ipynb
     """
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Library

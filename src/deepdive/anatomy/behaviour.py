@@ -99,4 +99,5 @@ def _norm_places(visit: Visit) -> list[str]:
 
 
 def joined(words) -> str:
+    """Words side by side, each once, in the order of their first appearance."""
     return " / ".join(dict.fromkeys(words))

@@ -14,6 +14,7 @@ def difference(a: Anatomy, b: Anatomy) -> dict[str, tuple[Any, Any]]:
     Raises:
         TypeError: not two rows.
 
+    >>> from deepdive.anatomy import anatomy
     >>> from deepdive.configs import LLAMA_7B, MISTRAL_7B
     >>> from deepdive.models.llama import Llama
     >>> changed = difference(anatomy(Llama, LLAMA_7B), anatomy(Llama, MISTRAL_7B))

@@ -137,6 +137,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def check_length(length: int) -> None:
+    """A test text needs a whole number of words, one at least."""
     if not isinstance(length, int) or isinstance(length, bool):
         raise TypeError(f"length must be an integer, got {length!r}")
     if length < 1:
@@ -144,6 +145,10 @@ def check_length(length: int) -> None:
 
 
 def random_like(shape, like: Tensor, seed: int) -> Tensor:
-    """The same random numbers on every device."""
+    """The same random numbers on every device, in `like`'s dtype.
+
+    Shapes:
+        → shape
+    """
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(like)

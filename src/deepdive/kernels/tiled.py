@@ -142,7 +142,10 @@ def forward(
     plan: "Plan",
     watch: Callable[[slice, slice, Tensor, State], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp, (B, H, T, Dv) and (B, H, T, 1), of checked input.
+    """Output and log-sum-exp of checked input.
+
+    Shapes:
+        q (B, H, T, D), k (B, G, S, D), v (B, G, S, Dv) → (B, H, T, Dv), (B, H, T, 1)
 
     Args:
         watch: is shown every tile when it has been taken in.

@@ -27,6 +27,8 @@ class BertEmbeddings(nn.Module):
     """Word + position + segment, normalised: (B, T) ids → (B, T, d_model).
 
     Positions count from column 0, padding included, as in the released models.
+
+    Taught in: book/07_bert.ipynb
     """
 
     def __init__(self, config: BertConfig):

@@ -192,7 +192,11 @@ def unroll(
 
 
 def kept(keep: Tensor | None, t: int, new: Tensor, old: Tensor) -> Tensor:
-    """The new state in the rows whose step t is real, the old one in the others."""
+    """The new state in the rows whose step t is real, the old one in the others.
+
+    Shapes:
+        keep (B, T), new, old (B, d_state) → (B, d_state)
+    """
     return new if keep is None else torch.where(keep[:, t, None], new, old)
 
 

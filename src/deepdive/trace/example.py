@@ -20,6 +20,8 @@ class Example:
 
     Shapes:
         X (T, d_model); W_Q, W_K, W_V, W_O (d_model, d_model), used as X @ W
+
+    Taught in: book/02_attention.ipynb
     """
 
     words: tuple[str, ...]
@@ -59,7 +61,10 @@ class Example:
 
 
 def matrix(rows: list[list[float]]) -> Tensor:
-    """A float64 matrix from its rows."""
+    """A float64 matrix from its rows.
+
+    Taught in: book/02_attention.ipynb
+    """
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -80,6 +85,8 @@ class Recurrence:
 
     Shapes:
         W_x (d_model, 2), W_h (2, 2)
+
+    Taught in: book/02_attention.ipynb
     """
 
     W_x: Tensor
@@ -95,6 +102,8 @@ class Network:
 
     Shapes:
         W_up (d_model, 8), W_down (8, d_model), W_router (d_model, 4)
+
+    Taught in: book/02_attention.ipynb
     """
 
     W_up: Tensor

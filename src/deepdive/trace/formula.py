@@ -55,6 +55,8 @@ def layer(example: Example = CATS, n_heads: int = 1) -> MultiHeadAttention:
 
     Note:
         `nn.Linear` multiplies by the transpose of its weight, hence the `.T`.
+
+    Taught in: book/02_attention.ipynb
     """
     check_kind("example", example, Example)
     module = MultiHeadAttention(example.X.shape[-1], n_heads).double()
@@ -65,7 +67,10 @@ def layer(example: Example = CATS, n_heads: int = 1) -> MultiHeadAttention:
 
 
 def to_json(result):
-    """The same with nested lists for tensors, at full precision."""
+    """The same with nested lists for tensors, at full precision.
+
+    Taught in: book/02_attention.ipynb
+    """
     if isinstance(result, Tensor):
         return result.tolist()
     if isinstance(result, dict):
