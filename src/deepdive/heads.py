@@ -228,12 +228,20 @@ def _hooked(parts: Iterable[nn.Module], hook: Callable) -> Iterator[None]:
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
-    """Pearson's correlation of two tensors of the same shape."""
+    """Pearson's correlation of two tensors of the same shape.
+
+    Shapes:
+        two tensors of equal shape → a number
+    """
     pair = torch.stack([a.flatten(), b.flatten()])
     return float(torch.corrcoef(pair)[0, 1])
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's: Pearson's correlation of the ranks (no ties expected)."""
+    """Spearman's: Pearson's correlation of the ranks (no ties expected).
+
+    Shapes:
+        two tensors of equal shape → a number
+    """
     ranks = (x.flatten().argsort().argsort().double() for x in (a, b))
     return correlation(*ranks)

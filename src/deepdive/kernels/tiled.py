@@ -193,6 +193,9 @@ def backward(
         δ = Σ dout ∘ out, one number for each query
 
     Source: Dao et al. 2022, Algorithm 4 and appendix B.2.
+
+    Shapes:
+        as in `forward`
     """
     G = k.shape[1]
     dq, dk, dv = (torch.zeros_like(x, dtype=plan.dtype) for x in (q, k, v))
@@ -354,7 +357,11 @@ def sees_all(mask, t0: int, t1: int, s0: int, s1: int) -> bool:
 
 
 def crop(x: Tensor, rows: slice, keys: slice) -> Tensor:
-    """A tile of a mask or bias that broadcasts to (B, H, T, S): a view, not widened."""
+    """A tile of a mask or bias that broadcasts to (B, H, T, S): a view, not widened.
+
+    Shapes:
+        x broadcasts to (B, H, T, S) → the part for these rows and keys
+    """
     x = x[(None,) * (4 - x.dim())]
     rows = rows if x.shape[2] > 1 else slice(None)
     keys = keys if x.shape[3] > 1 else slice(None)
