@@ -9,6 +9,7 @@ from torch import nn
 
 from deepdive import figures, show, trace
 from deepdive.attention import MultiHeadAttention, merge_heads, record, split_heads
+from deepdive.cache import Memory
 from deepdive.configs import BertConfig
 from deepdive.device import seed_everything
 from deepdive.feedforward import FeedForward
@@ -23,10 +24,18 @@ TINY = BertConfig(40, d_model=12, n_layers=1, n_heads=3, d_ff=16, max_seq_len=8)
 BERT = Bert(TINY)
 LAYER = MultiHeadAttention(12, 3)
 IDS = torch.zeros(2, 5).long()
+MEMORY = Memory()
 
 
 def x(*shape, dtype=torch.float32):
     return torch.zeros(shape, dtype=dtype)
+
+
+def remembering():
+    """The layer, once the memory holds three positions."""
+    if not MEMORY.held:
+        LAYER(x(1, 2, 12), x(1, 3, 12), cache=MEMORY)
+    return LAYER
 
 
 def q(**changes):
@@ -119,6 +128,11 @@ CASES = {
     "x None": (lambda: LAYER(None), TypeError, "NoneType"),
     "context": (lambda: LAYER(x(1, 2, 12), x(1, 3, 11)), ValueError, "(1, 3, 11)"),
     "context batch": (lambda: LAYER(x(1, 2, 12), x(2, 3, 12)), ValueError, "(2, 3, 3"),
+    "another context": (
+        lambda: remembering().forward(x(1, 2, 12), x(1, 4, 12), cache=MEMORY),
+        ValueError,
+        "(1, 4, 12)",
+    ),
     "layer mask": (
         lambda: LAYER(x(1, 2, 12), mask=x(3, 3).bool()),
         ValueError,
