@@ -174,23 +174,6 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "training.update": "called by fit",
 }
 
-OWED = {  # "call: argument" that is not refused as it should be, until it is mended
-    "ablation.ablate: model",
-    "data.padded: pad",
-    "latent_attention.LatentAttention.forward: cache",
-    "latent_attention.softmax_scale: qk_head_dim",
-    "models.deepseek.DeepSeek (v3): config",
-    "models.deepseek.DeepSeek: config",
-    "models.mixtral.Mixtral: config",
-    "objectives.cloze.masked_lm_batch: mask_id",
-    "objectives.cloze.masked_lm_batch: vocab_size",
-    "objectives.cloze.span_corruption: eos",
-    "objectives.losses.label_smoothed: pad",
-    "objectives.shifts.prefix_lm_batch: generator",
-    "objectives.shifts.seq2seq_shift: pad",
-    "objectives.shifts.seq2seq_shift: start",
-}
-
 
 def public() -> Iterator[str]:
     """Name every public function, class and method, as "cache.Caches.truncate"."""

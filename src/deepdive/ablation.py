@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from deepdive.inputs import check_kind
+
 
 @contextmanager
 def ablate(model: nn.Module, layer: int, head: int) -> Iterator[None]:
@@ -33,6 +35,9 @@ def ablate(model: nn.Module, layer: int, head: int) -> Iterator[None]:
     Source: Michel, Levy and Neubig 2019 (arXiv:1905.10650), §3.
     Taught in: book/03_multi_head.ipynb
     """
+    check_kind("model", model, nn.Module)
+    if not hasattr(model, "blocks"):
+        raise TypeError(f"model must have blocks, {type(model).__name__} has none")
     _check("layer", layer, len(model.blocks))
     attention = model.blocks[layer].attention
     _check("head", head, attention.n_heads)

@@ -195,6 +195,8 @@ def padded(rows: Sequence[Ids], pad: int = 0) -> tuple[Tensor, Tensor]:
     >>> padded([[7, 8], [9]])[0].tolist()
     [[7, 8], [9, 0]]
     """
+    if not isinstance(pad, int) or isinstance(pad, bool):
+        raise TypeError(f"pad must be an id, got {pad!r}")
     if not len(rows) or not all(len(row) for row in rows):
         raise ValueError("expected rows of at least one id each")
     lengths = torch.tensor([len(row) for row in rows])

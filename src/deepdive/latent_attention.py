@@ -2,13 +2,14 @@
 """How little must be remembered of each word? One short vector, shared by all heads."""
 
 from collections.abc import Callable
+from types import NoneType
 
 import torch
 from torch import Tensor, nn
 
 from deepdive.cache import Cache
 from deepdive.configs import RopeScaling, YarnScaling
-from deepdive.inputs import check_vectors
+from deepdive.inputs import check_kind, check_sizes, check_vectors
 from deepdive.kernels import fused
 from deepdive.kernels.layout import merge_heads, split_heads
 from deepdive.masks import Rule
@@ -115,6 +116,7 @@ class LatentAttention(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:
         check_vectors("x", x, self.kv_down.weight)
+        check_kind("cache", cache, Cache, NoneType)
         if rotate is not None and self.k_rope is None:
             raise ValueError("qk_rope_head_dim is 0: there is nothing to rotate")
         q, latent = self.queries(x, rotate), self.latent(x, rotate)
@@ -211,6 +213,7 @@ def softmax_scale(qk_head_dim: int, rope_scaling: RopeScaling | None = None) -> 
 
     Taught in: book/15_deepseek.ipynb
     """
+    check_sizes(qk_head_dim=qk_head_dim)
     scale = qk_head_dim**-0.5
     if isinstance(rope_scaling, YarnScaling) and rope_scaling.mscale_all_dim:
         scale *= temperature(rope_scaling.factor, rope_scaling.mscale_all_dim) ** 2

@@ -12,7 +12,7 @@ from deepdive.cache import Caches
 from deepdive.configs import DeepSeekV2Config, DeepSeekV3Config
 from deepdive.feedforward import GatedFeedForward
 from deepdive.halves import Decoder, start
-from deepdive.inputs import check_ids
+from deepdive.inputs import check_ids, check_kind
 from deepdive.latent_attention import LatentAttention, softmax_scale
 from deepdive.moe import (
     Experts,
@@ -58,6 +58,7 @@ class DeepSeek(Decoder):
 
     def __init__(self, config: DeepSeekV2Config):
         super().__init__()
+        check_kind("config", config, DeepSeekV2Config)
         self.config = config
         self.token = nn.Embedding(config.vocab_size, config.d_model)
         self.rotary = Rotary(

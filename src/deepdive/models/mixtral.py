@@ -12,7 +12,7 @@ from deepdive.blocks import Block, Stack, place, pre_norm
 from deepdive.cache import Caches
 from deepdive.configs import MixtralConfig
 from deepdive.halves import Decoder, start
-from deepdive.inputs import check_ids
+from deepdive.inputs import check_ids, check_kind
 from deepdive.moe import Experts, MixtureOfExperts, SoftmaxTopKRouter
 from deepdive.norms import RMSNorm
 from deepdive.positions import Rotary, half_split
@@ -47,6 +47,7 @@ class Mixtral(Decoder):
 
     def __init__(self, config: MixtralConfig):
         super().__init__()
+        check_kind("config", config, MixtralConfig)
         self.config = config
         head_dim = config.head_dim or config.d_model // config.n_heads
         self.token = nn.Embedding(config.vocab_size, config.d_model)

@@ -7,11 +7,12 @@ for all of them in one text.
 
 from collections.abc import Sequence
 from itertools import pairwise
+from types import NoneType
 
 import torch
 from torch import Tensor
 
-from deepdive.inputs import check_batch, check_ids
+from deepdive.inputs import check_batch, check_ids, check_kind, check_sizes
 from deepdive.objectives.shifts import IGNORED
 
 
@@ -47,6 +48,8 @@ def masked_lm_batch(
     Taught in: book/07_bert.ipynb
     """
     check_batch(ids)
+    check_sizes(vocab_size=vocab_size)
+    check_sizes(0, mask_id=mask_id)
     check_ids("token", ids, vocab_size)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must lie in 0 … 1, got {rate}")
@@ -107,6 +110,7 @@ def span_corruption(
     Taught in: book/09_t5.ipynb
     """
     _check_spans(ids, sentinels, rate, mean_span)
+    check_kind("eos", eos, int, NoneType)
     L = len(ids)
     dropped = min(max(round(L * rate), 1), L - 1)
     spans = min(max(round(dropped / mean_span), 1), dropped, L - dropped + 1)

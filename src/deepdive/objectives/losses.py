@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepdive.inputs import check_ids
+from deepdive.inputs import check_ids, check_kind
 from deepdive.objectives.shifts import IGNORED, next_tokens
 
 
@@ -94,6 +94,7 @@ def label_smoothed(logits: Tensor, targets: Tensor, pad: int, eps: float) -> Los
     """
     if not 0 <= eps < 1:
         raise ValueError(f"eps must lie in 0 … 1, 1 excluded, got {eps}")
+    check_kind("pad", pad, int)
     if not isinstance(targets, Tensor):
         raise TypeError(f"targets must be a tensor, got {type(targets).__name__}")
     labels = targets.masked_fill(targets == pad, IGNORED)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Which token is asked at which position? Labels stand one place off, once and here."""
 
+from types import NoneType
+
 import torch
 from torch import Tensor
 
-from deepdive.inputs import check_batch
+from deepdive.inputs import check_batch, check_kind
 
 IGNORED = -100  # the label of a position that is not asked about; torch's own choice
 
@@ -62,6 +64,7 @@ def prefix_lm_batch(
     T = tokens.shape[1]
     if T < 2:
         raise ValueError(f"a prefix and a rest need T ≥ 2, got T = {T}")
+    check_kind("generator", generator, torch.Generator, NoneType)
     where = "cpu" if generator is None else generator.device
     prefix = int(torch.randint(1, T, (), generator=generator, device=where))
     labels[:, : prefix - 1] = IGNORED
@@ -90,6 +93,8 @@ def seq2seq_shift(labels: Tensor, start: int, pad: int | None = None) -> Tensor:
     """
     check_batch(labels)
     _check_integers("labels", labels)
+    check_kind("start", start, int)
+    check_kind("pad", pad, int, NoneType)
     inputs = torch.full_like(labels, start)
     inputs[:, 1:] = labels[:, :-1]
     ignored = inputs == IGNORED
