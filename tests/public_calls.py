@@ -140,10 +140,12 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "moe.routing.Routing": "what a router gives back",
     "moe.sigmoid.SigmoidRouter.reset_parameters": "takes nothing",
     "objectives.losses.Loss": "a pair; what reads it checks it",
-    "positions.Rotation": "what Rotary gives back; called as rotate",
-    "positions.magnitude": "called with a checked scaling",
-    "positions.scaled": "called by Rotary, which has checked scaling and base",
-    "positions.temperature": "called with the numbers of a scaling",
+    "positions.angles.check_*": "says what is wrong with the arguments of others",
+    "positions.angles.frequencies": "called with a checked width and base",
+    "positions.rotary.Rotation": "what Rotary gives back; called as rotate",
+    "positions.scaling.magnitude": "called with a checked scaling",
+    "positions.scaling.scaled": "called by Rotary, which has checked scaling and base",
+    "positions.scaling.temperature": "called with the numbers of a scaling",
     "recurrent.alignment.MaskedSoftmax": CHECKED,
     "recurrent.cells.Cell": "abstract; called through its three kinds",
     "recurrent.cells.ElmanCell.step": CHECKED,
@@ -685,29 +687,29 @@ for kind, sizes in SMALL.items():
 
 CALLS |= {
     # Positions
-    "positions.SinusoidalPositions": lambda: (
+    "positions.added.SinusoidalPositions": lambda: (
         positions.SinusoidalPositions,
         {"d_model": 8, "base": 100.0},
     ),
-    "positions.SinusoidalPositions.forward": lambda: (
+    "positions.added.SinusoidalPositions.forward": lambda: (
         positions.SinusoidalPositions(8),
         {"positions": ids(2, 3)},
     ),
-    "positions.LearnedPositions": lambda: (
+    "positions.added.LearnedPositions": lambda: (
         positions.LearnedPositions,
         {"max_seq_len": 9, "d_model": 4},
     ),
-    "positions.LearnedPositions.forward": lambda: (
+    "positions.added.LearnedPositions.forward": lambda: (
         positions.LearnedPositions(9, 4),
         {"positions": ids(2, 3)},
     ),
-    "positions.LearnedPositions.first": lambda: (
+    "positions.added.LearnedPositions.first": lambda: (
         positions.LearnedPositions(9, 4).first,
         {"T": 3},
     ),
-    "positions.interleaved": lambda: (positions.interleaved, {"x": x(2, 3, 8)}),
-    "positions.half_split": lambda: (positions.half_split, {"x": x(2, 3, 8)}),
-    "positions.Rotary": lambda: (
+    "positions.rotary.interleaved": lambda: (positions.interleaved, {"x": x(2, 3, 8)}),
+    "positions.rotary.half_split": lambda: (positions.half_split, {"x": x(2, 3, 8)}),
+    "positions.rotary.Rotary": lambda: (
         positions.Rotary,
         {
             "head_dim": 6,
@@ -716,24 +718,24 @@ CALLS |= {
             "scaling": configs.LinearScaling(2.0),
         },
     ),
-    "positions.Rotary.forward": lambda: (
+    "positions.rotary.Rotary.forward": lambda: (
         positions.Rotary(6),
         {"positions": ids(2, 3)},
     ),
-    "positions.Rotary.frequencies": lambda: (positions.Rotary(6).frequencies, {}),
-    "positions.Rotary (rotate)": lambda: (
+    "positions.rotary.Rotary.frequencies": lambda: (positions.Rotary(6).frequencies, {}),
+    "positions.rotary.Rotary (rotate)": lambda: (
         positions.Rotary(6)(ids(2, 3)),
         {"x": x(2, 4, 3, 6)},
     ),
-    "positions.RelativeBias": lambda: (
+    "positions.bias.RelativeBias": lambda: (
         positions.RelativeBias,
         {"n_heads": 2, "bidirectional": True, "n_buckets": 8, "max_distance": 9},
     ),
-    "positions.RelativeBias.forward": lambda: (
+    "positions.bias.RelativeBias.forward": lambda: (
         positions.RelativeBias(2, True, 8, 9),
         {"queries": torch.arange(3), "keys": torch.arange(5)},
     ),
-    "positions.relative_bucket": lambda: (
+    "positions.bias.relative_bucket": lambda: (
         positions.relative_bucket,
         {
             "distance": ids(3, 5) - 4,
@@ -742,13 +744,13 @@ CALLS |= {
             "max_distance": 9,
         },
     ),
-    "positions.Alibi": lambda: (positions.Alibi, {"n_heads": 3}),
-    "positions.Alibi.slopes": lambda: (positions.Alibi(3).slopes, {}),
-    "positions.Alibi.forward": lambda: (
+    "positions.bias.Alibi": lambda: (positions.Alibi, {"n_heads": 3}),
+    "positions.bias.Alibi.slopes": lambda: (positions.Alibi(3).slopes, {}),
+    "positions.bias.Alibi.forward": lambda: (
         positions.Alibi(3),
         {"queries": torch.arange(3), "keys": torch.arange(5)},
     ),
-    "positions.token_positions": lambda: (
+    "positions.angles.token_positions": lambda: (
         positions.token_positions,
         {"T": 3, "seen": 4, "keep": keep(2, 7)},
     ),
