@@ -145,7 +145,7 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "positions.rotary.Rotation": "what Rotary gives back; called as rotate",
     "positions.scaling.magnitude": "called with a checked scaling",
     "positions.scaling.scaled": "called by Rotary, which has checked scaling and base",
-    "positions.scaling.temperature": "called with the numbers of a scaling",
+    "positions.scaling.yarn_temperature": "called with the numbers of a scaling",
     "recurrent.alignment.MaskedSoftmax": CHECKED,
     "recurrent.cells.Cell": "abstract; called through its three kinds",
     "recurrent.cells.ElmanCell.step": CHECKED,
@@ -722,7 +722,10 @@ CALLS |= {
         positions.Rotary(6),
         {"positions": ids(2, 3)},
     ),
-    "positions.rotary.Rotary.frequencies": lambda: (positions.Rotary(6).frequencies, {}),
+    "positions.rotary.Rotary.frequencies": lambda: (
+        positions.Rotary(6).frequencies,
+        {},
+    ),
     "positions.rotary.Rotary (rotate)": lambda: (
         positions.Rotary(6)(ids(2, 3)),
         {"x": x(2, 4, 3, 6)},

@@ -42,6 +42,7 @@ from deepdive.moe import (
 )
 from deepdive.moe.noisy import chance_of_choice
 from tests.compare import close
+from tests.wide_reference import wide
 
 D, D_EXPERT = 12, 10
 LOSSES = [importance_loss, load_loss, switch_balance_loss, router_z_loss]
@@ -102,7 +103,9 @@ def test_mixtral(seed, n_experts, top_k):
     theirs.gate.weight = nn.Parameter(rows(n_experts, D))
     ours.router.weight = theirs.gate.weight
     x = rows(2, 7, D)
-    close(ours(x), theirs(x), 1e-5)  # the reference's softmax is float32
+    with wide(theirs):
+        expected = theirs(x)
+    close(ours(x), expected, 1e-9)
 
     # The experts alone, with one and the same routing: to the last digits, and so are
     # the gradients.
@@ -144,7 +147,9 @@ def test_deepseek_v2(seed, groups):
     theirs.gate.weight = nn.Parameter(rows(12, D))
     ours.router.weight = theirs.gate.weight
     x = rows(2, 9, D)
-    close(ours(x), theirs(x), 1e-5)  # the reference's router is float32
+    with wide(theirs):
+        expected = theirs(x)
+    close(ours(x), expected, 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -177,7 +182,9 @@ def test_deepseek_v3(seed, normalise, groups, bias):
     theirs.gate.e_score_correction_bias.copy_(bias * torch.rand(12))
     ours.router.selection_bias.copy_(theirs.gate.e_score_correction_bias)
     x = rows(2, 9, D)
-    close(ours(x), theirs(x), 1e-5)  # the reference's router is float32
+    with wide(theirs):
+        expected = theirs(x)
+    close(ours(x), expected, 1e-9)
 
 
 def test_switch_loss_is_theirs_over_k():

@@ -29,8 +29,8 @@ from deepdive.positions import (
     interleaved,
     magnitude,
     relative_bucket,
-    temperature,
     token_positions,
+    yarn_temperature,
 )
 from tests.compare import close
 
@@ -229,7 +229,7 @@ def test_yarn_sharpens_the_scores():
     turned = turn(x, torch.tensor([3]), scaling=YarnScaling(16.0, 1024))
     grown = (turned.square().sum() / x.square().sum()).item()
     assert grown == pytest.approx((0.1 * math.log(16) + 1) ** 2, rel=1e-5)
-    assert temperature(0.5) == 1
+    assert yarn_temperature(0.5) == 1
 
 
 # ── Biases ───────────────────────────────────────────────────────────────────────────

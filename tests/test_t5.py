@@ -14,9 +14,7 @@ from deepdive.models.t5 import T5
 from deepdive.pretrained.huggingface import load_into
 from deepdive.pretrained.t5 import load_t5, t5_config, t5_names
 from tests.compare import close
-
-# Their norm and their softmax compute in float32, even in a float64 model.
-FLOAT32 = 1e-6
+from tests.wide_reference import wide
 
 SIZES = {
     "vocab_size": 43,
@@ -70,12 +68,11 @@ def batch(seed=0):
 def test_logits_equal_transformers(version, seed):
     reference = theirs(version, seed)
     src, tgt, keep = batch(seed)
-    with torch.no_grad():
+    with torch.no_grad(), wide(reference):
         expected = reference(
             input_ids=src, attention_mask=keep.long(), decoder_input_ids=tgt
         ).logits
-        got = ours(reference)(src, tgt, src_keep=keep)
-    close(got, expected, FLOAT32)
+    close(ours(reference)(src, tgt, src_keep=keep), expected, 1e-9)
 
 
 def test_the_scale_of_the_tied_head_is_pinned():
@@ -103,13 +100,16 @@ def test_gradients_equal_transformers(version):
     model = ours(reference)
     src, tgt, keep = batch()
     labels = torch.randint(43, (2 * 15,))
-    out = reference(input_ids=src, attention_mask=keep.long(), decoder_input_ids=tgt)
+    with wide(reference):
+        out = reference(
+            input_ids=src, attention_mask=keep.long(), decoder_input_ids=tgt
+        )
     cross_entropy(out.logits.flatten(0, 1), labels).backward()
     cross_entropy(model(src, tgt, src_keep=keep).flatten(0, 1), labels).backward()
     grads = {n: p.grad for n, p in reference.named_parameters() if p.grad is not None}
     renamed = t5_names(grads).tensors
     for name, x in model.named_parameters():
-        close(x.grad, renamed[name], 10 * FLOAT32, name)
+        close(x.grad, renamed[name], 1e-9, name)
 
 
 @pytest.mark.parametrize("cuts", [(1,) * 15, (3, 1, 1, 10), (15,)])
@@ -151,11 +151,11 @@ def test_a_saved_folder_is_read(tmp_path, version, size):
     reference.save_pretrained(tmp_path, max_shard_size=size)
     src, tgt, keep = batch()
     model = load_t5(tmp_path, torch.float64)
-    with torch.no_grad():
+    with torch.no_grad(), wide(reference):
         expected = reference(
             input_ids=src, attention_mask=keep.long(), decoder_input_ids=tgt
         ).logits
-        close(model(src, tgt, src_keep=keep), expected, FLOAT32)
+    close(model(src, tgt, src_keep=keep), expected, 1e-9)
     assert model.config.tied == (version == "1.0") and not model.training
 
 

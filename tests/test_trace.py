@@ -2,6 +2,7 @@
 """The three words through every mechanism, against what NumPy computed alone."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,11 @@ def test_the_tiles():
     for got, expected in zip(steps, NUMBERS["tiles"]["steps"], strict=True):
         assert list(got["queries"]) == expected["queries"]
         assert list(got["keys"]) == expected["keys"]
-        for name in ("m", "l", "acc"):
+        for name in ("m", "shrink", "l", "acc"):
             close(got[name], expected[name], 1e-6)
     whole = trace.attention()["output"]
-    close(torch.cat((steps[1]["out"], steps[3]["out"])), whole)
+    close(torch.cat((steps[1]["out"], steps[3]["out"])), whole[[0, 2, 1]])
+    assert 0 < steps[1]["shrink"][0] < 0.8, "a maximum that never moves teaches nothing"
 
 
 def distinct(row) -> bool:
@@ -97,7 +99,7 @@ def test_turned_scores_depend_on_the_distance_alone():
         same.W_V,
         same.W_O,
     )
-    scores = trace.rotary(same)["scores_after"]
+    scores = trace.rotary(same)["raw_scores"]
     for distance in (-2, -1, 0, 1, 2):
         diagonal = scores.diagonal(distance, 1, 2)
         close(diagonal, diagonal[:, :1].expand_as(diagonal), 1e-6)
@@ -150,6 +152,22 @@ def test_the_cell_reads_the_words_in_order():
         state = torch.tanh(x @ trace.RECURRENCE.W_x + state @ trace.RECURRENCE.W_h)
     close(trace.recurrence()["states"][-1:], state)
     assert not cell.x_proj.bias.any()
+
+
+STEPS = NUMBERS.keys() - {"about"}
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_every_number_that_is_promised_is_there(name):
+    """Each name under “Shapes” is a key, and each tensor's name stands there."""
+    result = getattr(trace, name)()
+    doc = getattr(trace, name).__doc__
+    shapes = doc[doc.index("Shapes:") : doc.index("Taught in")]
+    tensors = {key for key, value in result.items() if isinstance(value, torch.Tensor)}
+    words = set(re.findall(r"[A-Za-z_]+", shapes))
+    inherited = {"W_Q", "W_K", "W_V", "W_O", "head_outputs", "concat"}
+    if name != "positions":  # which adds to what `attention` gives
+        assert tensors - words - inherited - {"W_x", "W_h", "X"} == set()
 
 
 def test_json_holds_every_step():

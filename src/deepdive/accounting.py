@@ -103,7 +103,8 @@ def parameters(config) -> dict[str, int]:
     """How many weights, by part; `used` is what one token's pass needs.
 
     `used` leaves out the experts that a token does not visit and counts the rest whole,
-    the embedding table too, as the models' own reports do.
+    the embedding table too. Reports differ there: Mixtral's 12.9 B has the table, of
+    which one row is read; DeepSeek's 2.4 B (V2-Lite) and 36.7 B (V3) fit without it.
 
     Raises:
         TypeError: not one of `deepdive.configs`' models.

@@ -42,6 +42,10 @@ class NTKScaling:
 class YarnScaling:
     """Slow angles divided by `factor`, fast ones kept (YaRN, Peng et al. 2023, §3.2).
 
+    The thresholds are the paper's. Between them the share that is divided grows with
+    the pair's number, as in the released code; the paper's grows with the turns, which
+    is what `Llama3Scaling` computes.
+
     Args:
         beta_fast, beta_slow: angles that turn more often than `beta_fast` times within
             `original_max_seq_len` are kept; fewer than `beta_slow` times, divided.
@@ -65,6 +69,8 @@ class YarnScaling:
 @dataclass(frozen=True)
 class Llama3Scaling:
     """Llama 3.1's: by wavelength, with a smooth ramp between kept and divided.
+
+    Source: Meta's released code.
 
     Taught in: book/11_rope.ipynb
     """
@@ -367,7 +373,8 @@ def _check_experts(config) -> None:
 
 
 # Published sizes. Sources: the papers above; for Llama, Mistral and DeepSeek also the
-# releases' model cards.
+# releases' model cards. DeepSeek-V2's 0.707 is its report's √t = 0.0707 ln s + 1;
+# configs in circulation for later V2 releases say 1.0.
 
 TRANSFORMER_BASE = TransformerConfig(dropout=0.1)
 TRANSFORMER_BIG = TransformerConfig(d_model=1024, n_heads=16, d_ff=4096, dropout=0.3)

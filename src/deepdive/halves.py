@@ -127,17 +127,19 @@ class EncoderDecoder(nn.Module):
 
 @torch.no_grad()
 def start(model: Decoder) -> None:
-    """Random weights to train from, as GPT-2's: N(0, 0.02²), biases 0.
+    """Random weights to train from, after GPT-2's: N(0, 0.02²), biases 0.
 
     Each layer adds to the residual path twice, so the matrices that do are drawn
-    smaller by √(2 n_layers): the path's variance then starts alike at any depth.
+    smaller by √(2 n_layers): the path's variance then starts alike at any depth. (The
+    paper says 1/√N for N residual layers; N is read as both sublayers of each.)
 
     Note:
-        Llama's and Mixtral's papers do not say how theirs began. DeepSeek's began with
-        0.006 everywhere (V2 §3.1.2, V3 §4.2), at widths of 5,120 and more; the book's
-        are much narrower.
+        GPT-2's released code draws positions with 0.01 and has no such factor. Llama's
+        and Mixtral's papers do not say how theirs began. DeepSeek's began with 0.006
+        everywhere (V2 §3.1.2, V3 §4.2), at widths of 5,120 and more; the book's are
+        much narrower.
 
-    Source: Radford et al. 2019, §2.3; the released code.
+    Source: Radford et al. 2019, §2.3.
     """
     last = (".o_proj.weight", ".down.weight", ".experts.down")
     small = 0.02 / (2 * len(model.blocks)) ** 0.5

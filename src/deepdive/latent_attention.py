@@ -14,7 +14,7 @@ from deepdive.kernels import fused
 from deepdive.kernels.layout import merge_heads, split_heads
 from deepdive.masks import Rule
 from deepdive.norms import RMSNorm
-from deepdive.positions import temperature
+from deepdive.positions import yarn_temperature
 
 
 class LatentAttention(nn.Module):
@@ -206,7 +206,7 @@ def softmax_scale(qk_head_dim: int, rope_scaling: RopeScaling | None = None) -> 
     DeepSeek gives YaRN two factors; `mscale_all_dim` sharpens the whole score, the part
     without position too, so it stands here and not in the rotation.
 
-    Source: the released code of DeepSeek-V2; YaRN (arXiv:2309.00071), §3.3.
+    Source: the released code of DeepSeek-V2; YaRN (arXiv:2309.00071), §3.4.
 
     >>> round(softmax_scale(192) * 192**0.5, 4)
     1.0
@@ -216,7 +216,7 @@ def softmax_scale(qk_head_dim: int, rope_scaling: RopeScaling | None = None) -> 
     check_sizes(qk_head_dim=qk_head_dim)
     scale = qk_head_dim**-0.5
     if isinstance(rope_scaling, YarnScaling) and rope_scaling.mscale_all_dim:
-        scale *= temperature(rope_scaling.factor, rope_scaling.mscale_all_dim) ** 2
+        scale *= yarn_temperature(rope_scaling.factor, rope_scaling.mscale_all_dim) ** 2
     return scale
 
 

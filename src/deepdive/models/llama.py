@@ -30,7 +30,8 @@ class Llama(Decoder):
 
     Args:
         pairing: which numbers of a query or key turn together: `half_split` for Hugging
-            Face's files, `interleaved` for Meta's own and for GGUF.
+            Face's files, `interleaved` for Meta's own and for
+            GGUF's Llamas.
         caches: what `new_caches` gave; tokens are then the new ones behind those seen.
 
     Raises:

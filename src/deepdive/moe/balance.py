@@ -23,7 +23,8 @@ def importance_loss(routing: Routing) -> Tensor:
     Shapes:
         → a scalar, 0 at perfect balance and E − 1 where one expert has everything
 
-    Source: Shazeer et al. 2017 (arXiv:1701.06538), §4; the paper's factor is 0.1.
+    Source: Shazeer et al. 2017 (arXiv:1701.06538), §4; its factor was 0.1 in the
+        largest models (appendix C.1).
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
@@ -40,7 +41,8 @@ def load_loss(routing: Routing) -> Tensor:
     Shapes:
         → a scalar; counts have no gradient
 
-    Source: Shazeer et al. 2017, appendix A; the paper's factor is 0.1.
+    Source: Shazeer et al. 2017, appendix A; its factor was 0.1 in the
+        largest models (appendix C.1).
 
     Taught in: book/14_mixture_of_experts.ipynb
     """

@@ -5,7 +5,8 @@ An expert that takes a fixed number of tokens is a matrix of fixed size, which i
 a compiled program on many machines needs. A dropped token gets zeros from this layer;
 the residual connection around it carries the token on.
 
-Source: Fedus et al. 2021 (arXiv:2101.03961), §2.2.
+Source: Fedus et al. 2021 (arXiv:2101.03961), §2.2, for one expert per token; K experts
+and rounding up are this book's.
 """
 
 import math

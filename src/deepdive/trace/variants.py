@@ -13,7 +13,7 @@ from deepdive.kernels.layout import merge_heads, split_heads
 from deepdive.kernels.tiled import online_softmax_steps
 from deepdive.masks import Causal, Rule
 from deepdive.positions import Rotary, interleaved
-from deepdive.trace.example import CATS, CATS_DAILY, Example
+from deepdive.trace.example import CATS, CATS_DAILY, CATS_MICE_CHASE, Example
 from deepdive.trace.formula import attention, layer
 
 
@@ -22,7 +22,7 @@ def cached(example: Example = CATS_DAILY, n_heads: int = 1) -> dict:
 
     Shapes:
         q, k, v (1, d_model) of the new word; K, V (T, d_model) as held afterwards;
-        weights (H, 1, T), output (1, d_model)
+        raw_scores, scaled_scores, weights (H, 1, T), output (1, d_model)
 
     Taught in: book/10_kv_cache.ipynb
     """
@@ -35,6 +35,7 @@ def cached(example: Example = CATS_DAILY, n_heads: int = 1) -> dict:
         output = module(new, mask=Causal(), cache=cache)[0]
         k, v = module.keys_values(new)
         q = split_heads(module.q_proj(new), n_heads)
+        raw = (q @ cache.entries[0].mT)[0]
         weights = attention_weights(q, cache.entries[0], mask=Causal())[0]
     return {
         "words": example.words,
@@ -44,6 +45,8 @@ def cached(example: Example = CATS_DAILY, n_heads: int = 1) -> dict:
         "v": merge_heads(v)[0],
         "K": merge_heads(cache.entries[0])[0],
         "V": merge_heads(cache.entries[1])[0],
+        "raw_scores": raw,
+        "scaled_scores": raw / q.shape[-1] ** 0.5,
         "weights": weights,
         "output": output,
         "nbytes": cache.nbytes,
@@ -58,8 +61,8 @@ def rotary(
     With two heads D = 2: one pair per head, and θ = 1 radian per position.
 
     Shapes:
-        angles (T, D / 2); q, k, rotated_q, rotated_k (H, T, D); scores before and
-        after, unscaled, and weights (H, T, T); output (T, d_model)
+        angles (T, D / 2); q, k, v, rotated_q, rotated_k (H, T, D); unrotated_scores,
+        raw_scores, scaled_scores, weights (H, T, T); output (T, d_model)
 
     Taught in: book/11_rope.ipynb
     """
@@ -71,6 +74,7 @@ def rotary(
     rotate = turning(at)
     turned_q, turned_k = rotate(q), rotate(k)
     heads = equation(turned_q, turned_k, v, mask=mask)
+    raw = (turned_q @ turned_k.mT)[0]
     return {
         "words": example.words,
         "angles": at[:, None] * turning.frequencies(),
@@ -79,8 +83,9 @@ def rotary(
         "v": v[0],
         "rotated_q": turned_q[0],
         "rotated_k": turned_k[0],
-        "scores_before": (q @ k.mT)[0],
-        "scores_after": (turned_q @ turned_k.mT)[0],
+        "unrotated_scores": (q @ k.mT)[0],
+        "raw_scores": raw,
+        "scaled_scores": raw / q.shape[-1] ** 0.5,
         "weights": attention_weights(turned_q, turned_k, mask=mask)[0],
         "output": merge_heads(heads)[0] @ example.W_O,
     }
@@ -90,7 +95,8 @@ def shared(example: Example = CATS, mask: Tensor | Rule | None = None) -> dict:
     """Two query heads read one key and one value head: the mean of the two they had.
 
     Shapes:
-        K, V (T, 2); weights (2, T, T); output (T, d_model)
+        q (2, T, 2); K, V (T, 2); raw_scores, scaled_scores, weights (2, T, T); output
+        (T, d_model)
 
     Source: the mean, as Ainslie et al. 2023 (arXiv:2305.13245), §2.1, convert a model.
 
@@ -101,24 +107,32 @@ def shared(example: Example = CATS, mask: Tensor | Rule | None = None) -> dict:
     q, k, v = (split_heads(M[None], 2) for M in (Q, K, V))  # (1, 2, T, 2)
     k, v = (M.mean(1, keepdim=True) for M in (k, v))  # (1, 1, T, 2)
     heads = equation(q, k, v, mask=mask)
+    raw = (q @ k.mT)[0]
     return {
         "words": example.words,
         "q": q[0],
         "K": k[0, 0],
         "V": v[0, 0],
+        "raw_scores": raw,
+        "scaled_scores": raw / q.shape[-1] ** 0.5,
         "weights": attention_weights(q, k, mask=mask)[0],
         "output": merge_heads(heads)[0] @ example.W_O,
     }
 
 
 def tiles(
-    example: Example = CATS, block_size: int = 2, mask: Rule | None = None
+    example: Example = CATS_MICE_CHASE, block_size: int = 2, mask: Rule | None = None
 ) -> dict:
-    """One head's keys in tiles of 2 + 1, with the running maximum and sum.
+    """One head's scores in tiles of 2 + 1, with the running maximum and sum.
+
+    The words stand in another order, which without a mask changes no word's output:
+    so the best key of *cats*, *chase*, comes in the second tile and moves the maximum.
 
     Shapes:
-        steps: one dictionary per tile: queries, keys (first, end), scores (t, s), m and
-        l (t,), acc and out (t, d_model); output (T, d_model)
+        steps: one dictionary for each tile of queries and keys, two by two: queries,
+        keys (first, end), scores, scaled, (t, s), m, l and shrink (t,), acc and out
+        (t, d_model); scaled_scores (1, T, T), output (T, d_model)
+        shrink is exp(old m − new m), the factor on the old l and acc; 0 at first
 
     Taught in: book/13_flash_attention.ipynb
     """
@@ -127,19 +141,28 @@ def tiles(
     found = online_softmax_steps(
         whole["Q"], whole["K"], whole["V"], block_size=block_size, mask=mask
     )
-    steps = [
-        {
-            "queries": (step.queries.start, step.queries.stop),
-            "keys": (step.keys.start, step.keys.stop),
-            "scores": step.scores,
-            "m": step.m,
-            "l": step.l,
-            "acc": step.acc,
-            "out": step.out,
-        }
-        for step in found
-    ]
-    return {"words": example.words, "steps": steps, "output": whole["output"]}
+    steps, last = [], {}
+    for step in found:
+        m = last.get(step.queries, torch.full_like(step.m, -torch.inf))
+        last[step.queries] = step.m
+        steps.append(
+            {
+                "queries": (step.queries.start, step.queries.stop),
+                "keys": (step.keys.start, step.keys.stop),
+                "scores": step.scores,
+                "m": step.m,
+                "shrink": (m - step.m).exp(),
+                "l": step.l,
+                "acc": step.acc,
+                "out": step.out,
+            }
+        )
+    return {
+        "words": example.words,
+        "scaled_scores": whole["scaled_scores"],
+        "steps": steps,
+        "output": whole["output"],
+    }
 
 
 def latent(example: Example = CATS, rank: int = 2) -> dict:
@@ -149,8 +172,9 @@ def latent(example: Example = CATS, rank: int = 2) -> dict:
 
     Shapes:
         W_down (d_model, rank), W_UK, W_UV (rank, d_model), singular (d_model,);
-        latents (T, rank), K, V (T, d_model) as read out of them, weights (T, T),
-        output (T, d_model); absorbed_q (T, rank): the query that meets latents directly
+        latents (T, rank), K, V (T, d_model) as read out of them; raw_scores,
+        scaled_scores, weights (1, T, T); output (T, d_model); absorbed_q (T, rank): the
+        query that meets latents directly
 
     Raises:
         ValueError: rank is not 1 … d_model.
@@ -167,7 +191,10 @@ def latent(example: Example = CATS, rank: int = 2) -> dict:
     sign = U[:, :rank].sum(0).sign()  # svd leaves it open; sums ≥ 0 here
     W_down = U[:, :rank] * singular[:rank] * sign
     W_UK, W_UV = (V_h[:rank] * sign[:, None]).split(d_model, dim=1)
-    W_down, W_UK, W_UV = (M.contiguous() for M in (W_down, W_UK, W_UV))
+    # Zeros that rounding left at 1e−16, as zeros.
+    W_down, W_UK, W_UV = (
+        torch.where(M.abs() < 1e-12, 0.0, M) for M in (W_down, W_UK, W_UV)
+    )
     pressed = replace(example, W_K=W_down @ W_UK, W_V=W_down @ W_UV)
     result = attention(pressed)
     return {
@@ -180,6 +207,8 @@ def latent(example: Example = CATS, rank: int = 2) -> dict:
         "absorbed_q": result["Q"] @ W_UK.T,
         "K": result["K"],
         "V": result["V"],
-        "weights": result["weights"][0],
+        "raw_scores": result["raw_scores"],
+        "scaled_scores": result["scaled_scores"],
+        "weights": result["weights"],
         "output": result["output"],
     }
