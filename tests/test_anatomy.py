@@ -293,7 +293,7 @@ def test_other_key_value_heads_are_seen():
     one = dataclasses.replace(ROTARY, n_kv_heads=1)
     found = changed(Llama(one), Llama(ROTARY))
     assert set(found) == {
-        *("attention", "kv_heads", "kv_numbers", "parameters", "used", "parts")
+        *("attention", "kv_heads", "kv_numbers", "parameters", "used")
     }
     assert found["attention"] == "multi-query"
     assert (found["kv_heads"], found["kv_numbers"]) == (1, 8)
@@ -353,7 +353,7 @@ def test_other_parts_are_seen():
         block.feedforward = FeedForward(8, 12, nn.ReLU(), bias=False)
         block.attention_norm, block.feedforward_norm = RMSNorm(8), RMSNorm(8)
     found = changed(model, Gpt(SMALL))
-    for field in ("parameters", "used", "parts"):
+    for field in ("parameters", "used"):
         found.pop(field)
     assert found == {"feedforward": "ReLU", "norm": "RMSNorm", "biases": "some"}
 
@@ -510,7 +510,7 @@ def test_what_changed_from_gpt2_to_llama_to_mistral(rows):
         assert first[field] == pair
     assert not {"mask", "norm_place", "attention", "halves", "name"} & set(first)
     second = difference(rows["LLAMA_7B"], rows["MISTRAL_7B"])
-    sizes = {"kv_heads", "d_ff", "parameters", "used", "parts", "kv_numbers"}
+    sizes = {"kv_heads", "d_ff", "parameters", "used", "kv_numbers"}
     assert set(second) == {"mask", "attention", *sizes}
     assert difference(rows["LLAMA_7B"], rows["LLAMA_7B"]) == {}
 

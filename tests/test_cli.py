@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The command line, run as a reader runs it: in a process of its own."""
 
+import argparse
 import json
 import os
 import re
@@ -12,7 +13,8 @@ import time
 import pytest
 import torch
 
-from deepdive.commands import bench, generate, main
+from deepdive.anatomy import as_html
+from deepdive.commands import anatomy, bench, generate, main
 from deepdive.commands.anatomy import published
 from deepdive.models.gpt import Gpt
 from deepdive.pretrained import load
@@ -24,11 +26,12 @@ COMMAND = [sys.executable, "-m", "deepdive"]
 STEPS = ("--steps", "20", "--device", "cpu")
 
 
-def run(*arguments, cwd=None):
-    """Exit status, stdout and stderr of a command."""
+def run(*arguments, cwd=None, console="utf-8"):
+    """Exit status, stdout and stderr of a command, on a console of an encoding."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
-        cwd=cwd, env=ENV, capture_output=True, text=True, encoding="utf-8",
+        cwd=cwd, env=ENV | {"PYTHONIOENCODING": console},
+        capture_output=True, text=True, encoding=console,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -248,6 +251,15 @@ def test_generate_from_a_hugging_face_folder(folder, capsys):
     assert "max_seq_len, 48" in one_line(capsys.readouterr().err)
 
 
+def test_generate_on_a_console_without_the_letters(folder):
+    arguments = ("generate", folder, "--prompt", "Hello", "--max-new", 9)
+    status, out, err = run(*arguments)
+    assert status == 0 and not out.isascii(), err
+    status, escaped, err = run(*arguments, console="ascii")
+    assert status == 0, err
+    assert escaped == out.encode("ascii", "backslashreplace").decode()
+
+
 @pytest.mark.parametrize("kind", LOADERS)
 def test_load_chooses_the_family(kind, folder, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
@@ -311,11 +323,12 @@ def test_generate_from_smollm2():
 
 def test_bench_quick(tmp_path):
     file = tmp_path / "numbers.json"
-    status, out, err = run("bench", "--quick", "--json", file)
+    status, out, err = run("bench", "--quick", "--json", file, console="ascii")
     assert status == 0, err
     for word in ("formula", "fused", "tiled", "cached", "sorted", "absorbed"):
         assert word in out
-    found = json.loads(file.read_text())
+    assert "256 \\xd7 256" in out
+    found = json.loads(file.read_text(encoding="utf-8"))
     assert found["machine"]["torch"] == torch.__version__ and found["rounds"] == 5
     for row in found["measured"]:
         assert row["lowest"] <= row["ratio"] <= row["highest"]
@@ -323,6 +336,42 @@ def test_bench_quick(tmp_path):
     before = file.read_bytes()
     assert run("bench", "--quick", "--json", file)[0] == 1  # at once, not at the end
     assert file.read_bytes() == before
+
+
+@pytest.fixture
+def two_rows(monkeypatch):
+    """Two rows of no work, in place of the quick ones."""
+    row = bench.Row("half", "1 × 1", {"a": lambda: torch.ones(1)})
+    monkeypatch.setattr(bench, "LEAST", 1e-4)
+    monkeypatch.setattr(bench, "QUICK", [lambda: row] * 2)
+
+
+def test_bench_writes_json_to_stdout_and_the_rest_to_stderr(two_rows, capsys):
+    assert main(["bench", "--quick", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert [m["sizes"] for m in json.loads(out)["measured"]] == ["1 × 1"] * 2
+    assert out.isascii() and "half: 1 × 1" in err
+    for head in ("way", "time", "times as fast", "lowest … highest"):
+        assert head in err.splitlines()[3]
+    assert main(["bench", "--quick"]) == 0
+    assert "times as fast" in capsys.readouterr().out
+
+
+def test_bench_keeps_its_numbers_when_nobody_listens(two_rows, tmp_path, monkeypatch):
+    def closed(text):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(bench, "say", closed)
+    chosen = argparse.Namespace(quick=True, rounds=5, json=tmp_path / "numbers.json")
+    with pytest.raises(BrokenPipeError):
+        bench.run(chosen)
+    found = json.loads(chosen.json.read_text(encoding="utf-8"))
+    assert len(found["measured"]) == 2
+    chosen.json, measured = None, []  # nobody would have the numbers: stop at once
+    monkeypatch.setattr(bench, "measure", lambda *a: measured.append(a))
+    with pytest.raises(BrokenPipeError):
+        bench.run(chosen)
+    assert not measured
 
 
 def test_measure_tells_ratios_and_checks_first():
@@ -378,6 +427,30 @@ def test_anatomy_of_one_model(capsys):
     assert found["cost"]["FLOPs of one more token"] > 2 * 85_000_000
 
 
+def test_anatomy_on_a_narrow_terminal_is_blocks(capsys, monkeypatch):
+    rows = [{"name": "one", "mask": "causal"}, {"name": "two", "mask": "–"}]
+    wide, blocks = "name  mask\n", "name: one\nmask: causal\n\nname: two\nmask: –"
+    for terminal, room, narrow in [(True, 11, True), (True, 12, False), (False, 9, False)]:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda t=terminal: t, raising=False)
+        monkeypatch.setenv("COLUMNS", str(room))
+        text = anatomy._fitting(rows)
+        assert text == blocks if narrow else text.startswith(wide)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(anatomy, "FAMILY", ["gpt2-small", "bert-base"])
+    assert main(["anatomy"]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert first.startswith("name: gpt2-small\n") and "\nmask: causal\n" in first
+    assert second.startswith("name: bert-base\n")
+
+
+def test_a_dash_is_spoken_on_a_page():
+    row = {"name": "–", "experts": "–", "tied": "–", "mask": "causal"}
+    page = as_html([row], "One")
+    cells = ["none", "no output layer", "causal"]
+    assert "".join(f"<td>{cell}</td>" for cell in cells) in page
+
+
 def test_every_published_size_has_a_name():
     assert {"gpt2-small", "llama-3-8b", "mixtral-8x7b"} <= published().keys()
 
@@ -385,6 +458,13 @@ def test_every_published_size_has_a_name():
 def test_anatomy_in_a_process():
     status, out, err = run("anatomy", "llama-7b")
     assert status == 0 and "6,738,415,616" in out, err
+
+
+def test_anatomy_on_a_console_without_the_dash():
+    status, out, err = run("anatomy", "gpt2-small", console="ascii")
+    assert status == 0 and re.search(r"experts +\\u2013\n", out), err
+    status, out, _ = run("anatomy", "gpt2-small", "--json", console="ascii")
+    assert status == 0 and json.loads(out)[0]["name"] == "gpt2-small"
 
 
 def test_weights_are_listed():

@@ -244,7 +244,7 @@ def test_nothing_asked_for_nothing_done():
     step = Counted(UncachedStep(Hashed(5, 0)))
     assert greedy(step, ids([1], [2]), 0).ids.shape == (2, 0)
     assert sample(step, ids([1]), 0).rows() == [[]]
-    found = beam_search(step, ids([1], [2]), 3, 0)
+    found = beam_search(step, ids([1], [2]), 0, 3)
     assert found.rows() == [[], []] and found.scores.tolist() == [0, 0]
     assert speculative(step, step, ids([1]), 0).rows() == [[]]
     assert step.calls == 0
@@ -261,7 +261,7 @@ def test_enough_beams_search_everything(alpha, stop):
     """V^L beams find the best of all continuations, each prompt its own."""
     for seed in range(6):
         model, prompts = Hashed(3, seed, spread=1.0), [[1, 2], [0, 1], [2, 2]]
-        found = beam_search(UncachedStep(model), ids(*prompts), 81, 4, stop, alpha)
+        found = beam_search(UncachedStep(model), ids(*prompts), 4, 81, stop, alpha)
         for row, prompt in enumerate(prompts):
             every = continuations(model, prompt, 4, stop).items()
             best = max(every, key=lambda pair: worth(pair[1], len(pair[0]), alpha))
@@ -283,7 +283,7 @@ def test_beams_by_hand(seed, V, beams, max_new, stop, alpha):
     """Batched, and stopped early: still what the slow search in lists finds."""
     model, stop = Hashed(V, seed, spread=1.0), {s % V for s in stop}
     prompts = [[0, 1], [1, 1], [1, 0]]
-    found = beam_search(UncachedStep(model), ids(*prompts), beams, max_new, stop, alpha)
+    found = beam_search(UncachedStep(model), ids(*prompts), max_new, beams, stop, alpha)
     for row, prompt in enumerate(prompts):
         score, text = slow_beams(model, prompt, beams, max_new, stop, alpha)
         assert found.scores[row].item() == pytest.approx(score, abs=1e-12)
@@ -299,7 +299,7 @@ def test_one_beam_without_penalty_is_greedy(stop, dtype):
         model.table[::3, 1] = model.table[::3].amax(1)  # equal logits too
         prompts = ids(*itertools.product(range(4), repeat=2))
         expected = greedy(UncachedStep(model), prompts, 8, stop)
-        got = beam_search(UncachedStep(model), prompts, 1, 8, stop, alpha=0.0)
+        got = beam_search(UncachedStep(model), prompts, 8, 1, stop, alpha=0.0)
         assert got.rows() == expected.rows()
 
 
@@ -309,7 +309,7 @@ def test_it_stops_when_no_beam_can_win_and_not_before():
     for alpha, calls, text in ((0.0, 1, [0]), (1.0, 30, [1] + [2] * 29)):
         # log 0.6 = −0.51 against log 0.4 = −0.92, but 30 words are divided by 5.8^α.
         step = Counted(UncachedStep(lambda x: table[x]))
-        found = beam_search(step, ids([0]), 2, 30, stop=[0], alpha=alpha)
+        found = beam_search(step, ids([0]), 30, 2, stop=[0], alpha=alpha)
         assert found.rows() == [text] and step.calls == calls
     assert found.scores.item() == pytest.approx(math.log(0.4) * 6 / 35, rel=1e-6)
 
@@ -333,7 +333,7 @@ def test_search_is_transformers(stop):
             eos_token_id=stop, pad_token_id=0,
         )[:, 5:]  # fmt: skip
         step = UncachedStep(lambda x: theirs(x).logits)
-        got = beam_search(step, prompt, beams, 8, stops, alpha=0.0)
+        got = beam_search(step, prompt, 8, beams, stops, alpha=0.0)
         assert got.ids.tolist() == expected.tolist()
         if beams == 1:
             step = UncachedStep(lambda x: theirs(x).logits)
@@ -474,8 +474,8 @@ DECODERS = {
 SEARCHES = {
     "greedy": lambda step, x: greedy(step, x, 9, stop=(4,)),
     "sample": lambda step, x: sample(step, x, 9, top_p(0.9), (4,), 0, seeded(0)),
-    "beams": lambda step, x: beam_search(step, x, 3, 9, stop=(4,)),
-    "one beam": lambda step, x: beam_search(step, x, 1, 9),
+    "beams": lambda step, x: beam_search(step, x, 9, 3, stop=(4,)),
+    "one beam": lambda step, x: beam_search(step, x, 9, 1),
 }
 
 
@@ -571,7 +571,7 @@ def test_only_the_last_logits_are_computed():
 def test_no_graph_is_built():
     model = gpt()
     step = CachedStep(model, model.new_caches())
-    found = beam_search(step, ids([1, 2]), 2, 3)
+    found = beam_search(step, ids([1, 2]), 3, 2)
     assert not found.scores.requires_grad
     assert not any(x.requires_grad for cache in step.caches for x in cache.entries)
 
@@ -636,7 +636,7 @@ CALLS = {
     "greedy": lambda step, x, n, **how: greedy(step, x, n, **how),
     "sample": lambda step, x, n, **how: sample(step, x, n, **how),
     "stream": lambda step, x, n, **how: stream(step, x, n, **how),
-    "beams": lambda step, x, n, **how: beam_search(step, x, 2, n, **how),
+    "beams": lambda step, x, n, **how: beam_search(step, x, n, 2, **how),
     "target": lambda step, x, n, **how: speculative(step, STEP, x, n, **how),
     "draft": lambda step, x, n, **how: speculative(STEP, step, x, n, **how),
 }
@@ -715,7 +715,7 @@ def test_what_is_no_step():
         greedy("model", ONE, 2)
     plain = lambda x: torch.zeros(*x.shape, 5)  # noqa: E731
     with pytest.raises(TypeError, match="`reorder`; function"):
-        beam_search(plain, ONE, 2, 3)
+        beam_search(plain, ONE, 3, 2)
     for pair in ((plain, STEP), (STEP, plain)):
         with pytest.raises(TypeError, match="`truncate`"):
             speculative(*pair, ONE, 3)
@@ -733,7 +733,7 @@ def test_what_is_no_step():
 )
 def test_wrong_beams(beams, alpha, error, words):
     with pytest.raises(error, match=words):
-        beam_search(STEP, ONE, beams, 3, alpha=alpha)
+        beam_search(STEP, ONE, 3, beams, alpha=alpha)
 
 
 def test_wrong_speculation():

@@ -778,7 +778,7 @@ def step(name, seed, B, cached=True):
 @given(seed=seeds, B=st.integers(1, 3), T=st.integers(1, 4), max_new=st.integers(1, 7))
 def test_one_beam_is_greedy(name, seed, B, T, max_new):
     prompt, stop = ids(seed, B, T), [0, 1, 2]
-    found = beam_search(step(name, seed, B), prompt, 1, max_new, stop, alpha=0.0)
+    found = beam_search(step(name, seed, B), prompt, max_new, 1, stop, alpha=0.0)
     assert found.rows() == greedy(step(name, seed, B), prompt, max_new, stop).rows()
 
 

@@ -166,6 +166,14 @@ SCALINGS = {
             "original_max_position_embeddings": 2048,
         },
     ),
+    "yarn, a long text": (  # the slowest pairs lie beyond the middle of the width
+        YarnScaling(4.0, 131_072),
+        {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 131_072,
+        },
+    ),
     "yarn, DeepSeek": (
         YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=0.707),
         {

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import yaml
@@ -49,6 +50,42 @@ def test_the_same_versions_are_named_everywhere() -> None:
     hooks = re.findall(r"([\w-]+)==([\d.]+)", read(".pre-commit-config.yaml"))
     assert hooks
     assert all(version in wanted[package] for package, version in hooks)
+
+
+def faults_of_links(text: str, folder: Path) -> list[str]:
+    """Links of a Markdown text that lead to no file beside it, or to no heading."""
+    titles = re.findall(r"(?m)^#+ (.*)$", text)
+    headings = {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}
+    faults = []
+    for link in re.findall(r"\]\(<?([^)\s>]+)", text):
+        path, _, heading = link.partition("#")
+        if re.match(r"\w+:", link):  # on the web, or a mail
+            continue
+        if path and not (folder / unquote(path)).exists():
+            faults.append(link)
+        elif not path and heading not in headings:
+            faults.append(link)
+    return faults
+
+
+def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "there.md").touch()
+    text = (
+        "# Two words\n[a](there.md) [b](there.md#x) [c](#two-words) [d](https://a.b/c)"
+        "\n![e](gone.svg) [`f`](src/gone.py) [g](#three)\n"
+    )
+    assert faults_of_links(text, tmp_path) == ["gone.svg", "src/gone.py", "#three"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    assert faults_of_links(read(name), ROOT) == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_every_column_has_a_heading(name: str) -> None:
+    heads = re.findall(r"(?m)^\|(.*)\|\n\|[-:| ]+\|$", read(name))
+    assert all(cell.strip() for head in heads for cell in head.split("|"))
 
 
 def test_make_knows_every_task() -> None:

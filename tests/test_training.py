@@ -2,6 +2,7 @@
 """One training loop: its arithmetic, its files, and what is left after a kill."""
 
 import copy
+import io
 import json
 import math
 import os
@@ -703,6 +704,8 @@ def test_not_finite_stops_with_the_update_and_the_checkpoint(tmp_path, kind):
 
 
 def test_few_lines_without_a_terminal_one_with(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
     train(tiny(), steps=50, progress=True)
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 5 and "50/50" in err
@@ -712,6 +715,36 @@ def test_few_lines_without_a_terminal_one_with(capsys, monkeypatch):
     assert err.count("\n") == 1 and err.endswith("\n") and "50/50" in err
     train(tiny(), steps=2, progress=False)
     assert capsys.readouterr() == ("", "")
+
+
+class Terminal(io.TextIOWrapper):
+    """A terminal that remembers what it was sent."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("encoding", "term", "columns", "drawn"),
+    [
+        ("utf-8", "xterm", "60", True),
+        ("utf-8", "xterm", "59", False),
+        ("utf-8", "dumb", "80", False),
+        ("ascii", "xterm", "80", False),
+        ("cp1252", "xterm", "80", False),
+    ],
+)
+def test_a_terminal_that_cannot_draw_gets_lines(
+    encoding, term, columns, drawn, monkeypatch
+):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", columns)
+    terminal = Terminal(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    train(tiny(), steps=50, progress=True)
+    text = terminal.buffer.getvalue().decode(encoding)
+    assert ("\r" in text) == ("█" in text) == ("\x1b" in text) == drawn
+    assert text.count("\n") == (1 if drawn else 5) and "50/50" in text
 
 
 # ── Refusals ─────────────────────────────────────────────────────────────────────────

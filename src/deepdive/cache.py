@@ -90,7 +90,16 @@ class Cache(ABC):
         """
         if self._store:
             _check_rows(rows, self._store[0].shape[0])
-            self._store = tuple(x[rows] for x in self._store)
+        self._take(rows)
+
+    def _take(self, rows: Tensor) -> None:
+        """`reorder` with rows that have been checked."""
+        self._store = tuple(x.index_select(0, rows) for x in self._store)
+
+    @property
+    def batch(self) -> int | None:
+        """Rows that are held; None while nothing is."""
+        return self._store[0].shape[0] if self._store else None
 
 
 class GrowingCache(Cache):
@@ -112,6 +121,8 @@ class GrowingCache(Cache):
                 torch.cat((old, new), dim=-2)
                 for old, new in zip(self._store, entries, strict=True)
             )
+        else:
+            entries = tuple(map(_alone, entries))
         self._store = entries
         return self._store
 
@@ -216,7 +227,8 @@ class WindowedCache(Cache):
         if left < min(n, self.window - 1):
             raise ValueError(
                 f"cannot go back to {n} tokens: of {self.seen} seen only the last "
-                f"{self.held} are held, and a window of {self.window} needs more"
+                f"{self.held} are held, and a window of {self.window} needs more; make "
+                f"the cache with a larger `spare`"
             )
         super().truncate(n)
 
@@ -271,8 +283,17 @@ class DecoderLayerCache:
         self.own.truncate(n)
 
     def reorder(self, rows: Tensor) -> None:
-        self.own.reorder(rows)
-        self.memory.reorder(rows)
+        for part in (self.own, self.memory):
+            part.reorder(rows)
+
+    def _take(self, rows: Tensor) -> None:
+        for part in (self.own, self.memory):
+            part._take(rows)
+
+    @property
+    def batch(self) -> int | None:
+        """Rows that are held; None while nothing is."""
+        return self.own.batch
 
 
 class Caches(list):
@@ -313,8 +334,15 @@ class Caches(list):
             cache.truncate(n)
 
     def reorder(self, rows: Tensor) -> None:
+        if self and self[0].batch is not None:  # once, for all layers
+            _check_rows(rows, self[0].batch)
         for cache in self:
-            cache.reorder(rows)
+            cache._take(rows)
+
+
+def _alone(x: Tensor) -> Tensor:
+    """x, or a copy where it is a view into something larger, which would stay alive."""
+    return x if x.untyped_storage().nbytes() <= x.nbytes else x.clone()
 
 
 def _check_entries(entries, store: tuple[Tensor, ...], held: int) -> None:

@@ -26,20 +26,14 @@ class Rule(ABC):
     """
 
     keep: Tensor | None = None
+    # What the first layer asked for, kept for the others of the same pass.
     _made: dict = field(default_factory=dict, init=False, repr=False, kw_only=True)
 
     def __post_init__(self):
-        keep = self.keep
-        if keep is None:
-            return
-        if not isinstance(keep, Tensor):
-            raise TypeError(f"keep must be a tensor or None, got {type(keep).__name__}")
-        if keep.dtype != torch.bool:
-            raise TypeError(f"keep must be bool, True = a word, got {keep.dtype}")
-        if keep.dim() != 2:
-            raise ValueError(f"keep must be (B, S), got {tuple(keep.shape)}")
-        # A copy of its own, so that the tensor made from it once stays true.
-        object.__setattr__(self, "keep", keep.clone())
+        if self.keep is not None:
+            check_keep(self.keep)
+            # A copy of its own, so that the tensor made from it once stays true.
+            object.__setattr__(self, "keep", self.keep.clone())
 
     @abstractmethod
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
@@ -87,11 +81,11 @@ class Rule(ABC):
             raise ValueError(f"T and S must be ≥ 0, got T = {T}, S = {S}")
         if self.keep is not None and self.keep.shape[1] != S:
             raise ValueError(f"keep covers {self.keep.shape[1]} keys, expected S = {S}")
-        made = (T, S, str(device))
-        if made not in self._made:  # every layer asks for the same one
-            self._made.clear()
-            self._made[made] = self.tile(S - T, S, 0, S, device=device)
-        return self._made[made]
+        asked = (T, S, str(device))
+        if self._made.get("asked") != asked:
+            made = self.tile(S - T, S, 0, S, device=device)
+            self._made.update(asked=asked, tensor=made)
+        return self._made["tensor"]
 
     def simplest(self, T: int, S: int) -> "Rule | None":
         """A rule that allows the same, for T queries and S keys; None if all may.
@@ -165,7 +159,9 @@ class Causal(Rule):
         window = None if self.window is None or self.window >= S else self.window
         if T == 1 and window is None:
             return None  # the newest token may look at everything
-        return Causal() if window is None and self.prefix <= 1 else self
+        if self.plain or window is not None or self.prefix > 1:
+            return self
+        return self._made.setdefault("plain", Causal())
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         allowed = key <= query
@@ -179,6 +175,23 @@ def _check_whole(**numbers: int) -> None:
     for name, n in numbers.items():
         if not isinstance(n, int | torch.SymInt):
             raise TypeError(f"{name} must be an integer, got {n!r}")
+
+
+def check_keep(keep: Tensor) -> None:
+    """keep says for every key of every row whether it is a word: (B, S) booleans.
+
+    Shapes:
+        keep (B, S)
+
+    Raises:
+        TypeError: not a bool tensor.  ValueError: another number of axes.
+    """
+    if not isinstance(keep, Tensor):
+        raise TypeError(f"keep must be a tensor or None, got {type(keep).__name__}")
+    if keep.dtype != torch.bool:
+        raise TypeError(f"keep must be bool, True = a word, got {keep.dtype}")
+    if keep.dim() != 2:
+        raise ValueError(f"keep must be (B, S), got {tuple(keep.shape)}")
 
 
 def as_tensor(mask: Tensor | Rule | None, T: int, S: int, device) -> Tensor | None:

@@ -188,7 +188,7 @@ def load_tokenizer(
     `generation_config.json` or `config.json`), they become `end_ids`.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file.  ValueError: it is damaged.
 
     Taught in: book/08_gpt.ipynb
     """
@@ -199,7 +199,10 @@ def load_tokenizer(
         path = path / "tokenizer.json"
     if not path.is_file():
         raise FileNotFoundError(f"no tokenizer at {path}")
-    raw = tokenizers.Tokenizer.from_file(str(path))
+    try:
+        raw = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no kind of its own
+        raise ValueError(f"{path} is damaged: {error}") from None
     return Tokenizer(raw, max_len, end_ids=_end_ids(path.parent), side=side)
 
 

@@ -143,8 +143,18 @@ def test_first_cells_of_a_markdown_table_head_their_rows():
     assert markup.head_rows(mended) == mended
 
 
-def test_a_dash_and_a_matrix_of_ours_head_nothing():
-    assert 'scope="row"' not in markup.head_rows(table("<p>–</p>"))
+def test_behind_a_dash_the_second_cell_heads_the_row():
+    mended = markup.head_rows(table("<p>–</p>"))
+    assert '<td class="x"><p>–</p></td>\n<th scope="row"><p>1</p></th>\n</tr>' in mended
+    assert mended.count('scope="row"') == 1
+    assert markup.head_rows(mended) == mended
+
+
+def test_dashes_alone_and_a_matrix_of_ours_head_nothing():
+    dashes = table("<p>–</p>").replace("<p>1</p>", "<p>–</p>")
+    assert 'scope="row"' not in markup.head_rows(dashes)
+    one = dashes.replace("\n<td><p>–</p></td>", "")
+    assert 'scope="row"' not in markup.head_rows(one)
     ours = '<table class="dd-matrix"><tbody><tr><td>1</td></tr></tbody></table>'
     assert markup.head_rows(ours) == ours
 

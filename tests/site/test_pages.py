@@ -99,6 +99,45 @@ def test_page_never_scrolls_sideways(visit, site, page_name, width, folds):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_names_in_tables_stay_whole(visit, site, page_name):
+    page = visit((site / page_name).as_uri(), width=360, height=700).page
+    broken = page.evaluate(
+        """() => {
+          const found = [];
+          for (const code of document.querySelectorAll(":is(td, th) code")) {
+            const walk = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+            for (let node; (node = walk.nextNode()); )
+              for (const word of node.data.matchAll(/\\w+/g)) {
+                const range = document.createRange();
+                range.setStart(node, word.index);
+                range.setEnd(node, word.index + word[0].length);
+                if (range.getClientRects().length > 1) found.push(word[0]);
+              }
+          }
+          return found;
+        }"""
+    )
+    assert not broken
+
+
+def test_a_family_keeps_the_names_of_its_rows_in_view(visit, site):
+    page = visit((site / "book/notation.html").as_uri(), width=360, height=700).page
+    row = {"name": "GPT-2", **{f"heading {n}": "many words" for n in range(9)}}
+    html = f'<div class="dd-scroll" id="family">{as_html([row], "One")}</div>'
+    places = page.evaluate(
+        """(html) => {
+          document.querySelector("article").insertAdjacentHTML("afterbegin", html);
+          const box = document.querySelector("#family");
+          box.scrollLeft = 200;
+          const at = (e) => e.getBoundingClientRect().left;
+          const heads = box.querySelectorAll("tr > :first-child");
+          return [box.scrollLeft, ...[...heads].map((e) => at(e) - at(box))];
+        }""",
+        html,
+    )
+    assert places == [200, 0, 0]
+
+
 def test_boxes_that_scroll_can_be_reached_by_keyboard(visit, site, page_name):
     page = visit((site / page_name).as_uri(), width=320, height=700).page
     wake_widgets(page)

@@ -111,24 +111,34 @@ def empty_headers(html: str) -> str:
 
 
 _MARKDOWN_TABLE = re.compile(r'<table class="[^"]*\bdocutils\b.*?</table>', re.S)
-_FIRST_CELL = re.compile(r"(<tr\b[^>]*>\s*)<td\b([^>]*)>(.*?)</td>", re.S)
+_CELL = r"<td\b([^>]*)>(.*?)</td>"
+_FIRST_CELLS = re.compile(rf"(<tr\b[^>]*>\s*){_CELL}(?:(\s*){_CELL})?", re.S)
 
 
 def head_rows(html: str) -> str:
     """Let the first cell of each row in a Markdown table head that row.
 
-    Markdown has no way to say so. A cell without a letter or digit ("–") heads nothing.
+    Markdown has no way to say so. A cell without a letter or digit ("–") heads nothing:
+    behind one, the second cell does.
     """
 
+    def says(cell: str) -> bool:
+        return bool(re.search(r"\w", re.sub(r"<[^>]*>|&\w+;", "", cell)))
+
     def head(match: re.Match[str]) -> str:
-        if not re.search(r"\w", re.sub(r"<[^>]*>|&\w+;", "", match[3])):
+        row, how, first, between, how2, second = match.groups()
+        if says(first):
+            rest = match[0][match.end(3) + len("</td>") - match.start() :]
+            return f'{row}<th scope="row"{how}>{first}</th>{rest}'
+        if second is None or not says(second):
             return match[0]
-        return f'{match[1]}<th scope="row"{match[2]}>{match[3]}</th>'
+        dash = f"{row}<td{how}>{first}</td>{between}"
+        return f'{dash}<th scope="row"{how2}>{second}</th>'
 
     def mend_table(match: re.Match[str]) -> str:
         top, body, rows = match[0].partition("<tbody>")
         top = re.sub(r"<th (?!scope)", '<th scope="col" ', top)
-        return top + body + _FIRST_CELL.sub(head, rows)
+        return top + body + _FIRST_CELLS.sub(head, rows)
 
     return _MARKDOWN_TABLE.sub(mend_table, html)
 

@@ -11,6 +11,8 @@ from deepdive.anatomy.row import Anatomy
 def difference(a: Anatomy, b: Anatomy) -> dict[str, tuple[Any, Any]]:
     """What changed from one model to the next: field → (before, after).
 
+    The name is left out, and `parts`, whose sum `parameters` gives.
+
     Raises:
         TypeError: not two rows.
 
@@ -27,7 +29,7 @@ def difference(a: Anatomy, b: Anatomy) -> dict[str, tuple[Any, Any]]:
     """
     _check_rows([a, b])
     pairs = ((f.name, getattr(a, f.name), getattr(b, f.name)) for f in fields(Anatomy))
-    return {n: (x, y) for n, x, y in pairs if n != "name" and x != y}
+    return {n: (x, y) for n, x, y in pairs if n not in ("name", "parts") and x != y}
 
 
 def family_table(
@@ -74,6 +76,8 @@ def markdown(table: list[dict[str, str]]) -> str:
 def as_html(table: list[dict[str, str]], caption: str) -> str:
     """A table of `family_table` as HTML; a screen reader finds each cell's headers.
 
+    It says in words what the dash of a narrow table stands for.
+
     Raises:
         ValueError: no rows.
 
@@ -83,7 +87,7 @@ def as_html(table: list[dict[str, str]], caption: str) -> str:
     out = [f'<table class="dd-family"><caption>{escape(caption)}</caption>']
     out.append(f"<thead><tr>{heads}</tr></thead><tbody>")
     for row in table:
-        first, *others = map(escape, row.values())
+        first, *others = (escape(_aloud(h, text)) for h, text in row.items())
         cells = "".join(f"<td>{text}</td>" for text in others)
         out.append(f'<tr><th scope="row">{first}</th>{cells}</tr>')
     return "".join([*out, "</tbody></table>"])
@@ -107,6 +111,13 @@ def _words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {count:,}" for name, count in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _aloud(heading: str, text: str) -> str:
+    """A cell whose dash is spoken: no experts, no cache, nothing to be tied."""
+    if text != "–":
+        return text
+    return "no output layer" if heading == "tied" else "none"
 
 
 def _headings(table: list[dict[str, str]]) -> list[str]:

@@ -20,6 +20,9 @@ FAILURES = (OSError, ValueError, ArithmeticError)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a console that lacks × shows \xd7
+            stream.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(
         prog="python -m deepdive",
         description=ABOUT,

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Show what models are made of: read off built models and measured, not typed.
 
-Without a name: one line for each family. With names: all that is known of these models,
-and what they cost. No weights are needed.
+Without a name: one line for each family, or a few lines each on a terminal that is too
+narrow for the table. With names: all that is known of these models, and what they cost.
+No weights are needed.
 """
 
 import argparse
 import dataclasses
 import json
+import shutil
+import sys
 
 from deepdive import configs
 from deepdive.commands.words import Usage, columns, say
@@ -55,14 +58,13 @@ def run(chosen: argparse.Namespace) -> int:
             {**dataclasses.asdict(r), "cost": costs(known[n])}
             for n, r in zip(names, rows, strict=True)
         ]
-        say(json.dumps(found, indent=2, ensure_ascii=False))
+        say(json.dumps(found, indent=2))  # in ASCII: no console can spoil it
     elif chosen.names:
         say("\n\n".join(_page(r, costs(known[r.name])) for r in rows))
     else:
         from deepdive.anatomy import family_table
 
-        table = family_table(rows, COLUMNS)
-        say(columns([list(table[0]), *(list(line.values()) for line in table)]))
+        say(_fitting(family_table(rows, COLUMNS)))
     return 0
 
 
@@ -103,6 +105,16 @@ def costs(config) -> dict[str, int]:
         "FLOPs of one more token": flops(config, 1, seen=999, **source)["total"],
         "KV bytes a token, 16-bit": kv_bytes(config, 1),
     }
+
+
+def _fitting(table: list[dict[str, str]]) -> str:
+    """A table in columns, or in blocks where it would break on the terminal."""
+    wide = columns([list(table[0]), *(list(line.values()) for line in table)])
+    room = shutil.get_terminal_size().columns
+    if not sys.stdout.isatty() or max(map(len, wide.splitlines())) <= room:
+        return wide
+    blocks = ("\n".join(f"{h}: {cell}" for h, cell in row.items()) for row in table)
+    return "\n\n".join(blocks)
 
 
 def _page(row, cost: dict[str, int]) -> str:

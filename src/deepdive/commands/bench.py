@@ -3,8 +3,8 @@
 
 All ways of a row run in one process, by turns, on one thread of the CPU; counted is the
 processor's time, so other programs disturb little. First each way is checked to give
-the same numbers. Said are the first way's time and how many times as fast the others
-were: the median over the rounds, and the lowest and highest.
+the same numbers. Said are each way's time and how many times as fast as the first way
+it was: the median over the rounds, and the lowest and highest.
 
 Only the ratios carry over to another machine of the same kind.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from deepdive.commands.words import columns, say, whole
+from deepdive.commands.words import columns, complain, say, whole
 
 NAME, HELP = "bench", "measure what each way of computing the same costs here"
 LEAST = 0.05  # seconds of one measurement; short work is repeated until it takes that
@@ -60,30 +60,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=whole(5), default=5, metavar="N", help="turns (default: 5)"
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the numbers to a new file too"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the numbers to a new file too; -: to stdout, and the rest to stderr",
     )
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Measure row by row, and print each as it is there."""
-    if chosen.json is not None and chosen.json.exists():
-        raise FileExistsError(f"{chosen.json} exists: choose another name")
+    out = chosen.json
+    only_json = out is not None and str(out) == "-"
+    if out is not None and not only_json and out.exists():
+        raise FileExistsError(f"{out} exists: choose another name")
     import torch
 
-    say(f"{processor()}, torch {torch.__version__}, one thread, processor time")
+    tell = Teller(complain if only_json else say, carry_on=out is not None)
+    tell(f"{processor()}, torch {torch.__version__}, one thread, processor time")
     found: list[Measured] = []
     with one_thread(), torch.no_grad():
         for make in QUICK if chosen.quick else FULL:
             row = make()
             measured = measure(row, chosen.rounds)
-            say(f"\n{row.name}: {row.sizes}\n{table(measured)}")
+            tell(f"\n{row.name}: {row.sizes}\n{table(measured)}")
             found += measured
-    if chosen.json is not None:
-        content = {"machine": machine(), "rounds": chosen.rounds, "quick": chosen.quick}
-        content["measured"] = [m._asdict() for m in found]
-        with chosen.json.open("x", encoding="utf-8") as file:
+    content = {"machine": machine(), "rounds": chosen.rounds, "quick": chosen.quick}
+    content["measured"] = [m._asdict() for m in found]
+    if only_json:
+        say(json.dumps(content, indent=2))  # in ASCII: no console can spoil it
+    elif out is not None:
+        with out.open("x", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    if tell.failure is not None:
+        raise tell.failure
     return 0
+
+
+class Teller:
+    """Says things; once that fails, is silent, so that the numbers can still be kept.
+
+    Args:
+        how: what says them.
+        carry_on: False to fail at once: nobody would have the numbers.
+    """
+
+    def __init__(self, how: Callable[[str], None], carry_on: bool):
+        self.how, self.carry_on = how, carry_on
+        self.failure: OSError | ValueError | None = None
+
+    def __call__(self, text: str) -> None:
+        """Say it, or remember why it could not be said."""
+        if self.failure is not None:
+            return
+        try:
+            self.how(text)
+        except (OSError, ValueError) as error:  # a closed pipe, a letter it lacks
+            if not self.carry_on:
+                raise
+            self.failure = error
 
 
 # Measuring
@@ -154,12 +188,12 @@ def one_thread() -> Iterator[None]:
 
 
 def table(measured: list[Measured]) -> str:
-    """The ways of a row, a line each."""
-    lines = []
+    """The ways of a row, a line each under their headings."""
+    lines = [["  way", "time", "times as fast", "lowest … highest"]]
     for m in measured:
-        spread = f"({m.lowest:.2f} … {m.highest:.2f})"
+        spread = f"{m.lowest:.2f} … {m.highest:.2f}"
         digits = ",.0f" if m.milliseconds >= 100 else ".3g"
-        numbers = f"{m.milliseconds:{digits}} ms", f"{m.ratio:.2f}×", spread
+        numbers = f"{m.milliseconds:{digits}} ms", f"{m.ratio:.2f}", spread
         lines.append([f"  {m.way}", *numbers])
     return columns(lines)
 

@@ -63,8 +63,8 @@ def length_penalty(length: int, alpha: float) -> float:
 def beam_search(
     step: Step,
     prompt: Tensor,
-    beams: int,
     max_new: int,
+    beams: int = 4,
     stop: Collection[int] = (),
     alpha: float = 0.6,
     pad: int = 0,

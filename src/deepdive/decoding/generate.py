@@ -97,6 +97,11 @@ def greedy(
     Raises:
         TypeError, ValueError: as for `stream`.
 
+    A step remembers what it has read: a new text needs a new step.
+
+        step = CachedStep(model.eval(), model.new_caches())
+        greedy(step, prompt, max_new=40).ids
+
     >>> fixed = torch.tensor([[0.0, 1, 0], [0, 0, 1], [1, 0, 0]])  # after 0, 1, 2
     >>> greedy(lambda ids: fixed[ids], torch.tensor([[0]]), max_new=4).ids
     tensor([[1, 2, 0, 1]])

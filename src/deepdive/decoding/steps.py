@@ -216,6 +216,11 @@ def check_request(
     """
     if not callable(step):
         raise TypeError(f"step must be callable, got {type(step).__name__}")
+    if isinstance(step, torch.nn.Module):
+        raise TypeError(
+            f"a {type(step).__name__} forgets what it has read; step must remember: "
+            f"CachedStep(model, model.new_caches())"
+        )
     if not isinstance(prompt, Tensor):
         raise TypeError(f"the prompt must be a tensor, got {type(prompt).__name__}")
     if prompt.dtype not in (torch.int32, torch.int64):

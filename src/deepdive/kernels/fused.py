@@ -30,6 +30,8 @@ def fused(
     Note:
         torch's `is_causal` aligns top-left, this book's rules bottom-right. They agree
         for T = S only, so only there is it used; a tensor is made for everything else.
+        A window is such a tensor of (T, S) too, unless it is wider than the text: for a
+        long text under a short window `kernels.tiled` takes less time and memory.
         The bias is rounded to q's dtype, as torch asks; `equation` takes it as it is.
 
         Where H/G query heads share a key/value head, a few queries of theirs are laid

@@ -227,7 +227,8 @@ def product_over_queries(a: Tensor, b: Tensor, G: int) -> Tensor:
     Shapes:
         a (B, H, T, N), b (B, H, T, M) → (B, G, N, M)
     """
-    a, b = (x.reshape(x.shape[0], G, -1, x.shape[-1]) for x in (a, b))
+    rows = a.shape[1] // G * a.shape[2]  # not −1, which an empty batch leaves open
+    a, b = (x.reshape(x.shape[0], G, rows, x.shape[-1]) for x in (a, b))
     return a.mT @ b
 
 
@@ -466,7 +467,7 @@ def equation_bytes(
 
 
 @dataclass(frozen=True)
-class Step:
+class TileStep:
     """The state of one head's queries after one more tile of keys.
 
     Shapes:
@@ -495,7 +496,7 @@ def online_softmax_steps(
     block_size: int = BLOCK,
     mask: Tensor | Rule | None = None,
     scale: float | None = None,
-) -> list[Step]:
+) -> list[TileStep]:
     """`tiled` on one head, with its state after every tile.
 
     Shapes:
@@ -518,12 +519,12 @@ def online_softmax_steps(
             raise ValueError(f"{name} must be (length, width), got {tuple(x.shape)}")
     q, k, v = (x[None, None] if isinstance(x, Tensor) else x for x in (q, k, v))
     check_inputs({"q": q, "k": k, "v": v}, mask, None, scale)
-    steps: list[Step] = []
+    steps: list[TileStep] = []
 
     def watch(rows: slice, keys: slice, scores: Tensor, state: State) -> None:
         m, l, acc = state.m[0, 0, :, 0], state.l[0, 0, :, 0], state.acc[0, 0]
         queries, held = range(rows.start, rows.stop), range(keys.start, keys.stop)
-        steps.append(Step(queries, held, scores[0, 0], m, l, acc))
+        steps.append(TileStep(queries, held, scores[0, 0], m, l, acc))
 
     with torch.no_grad(), no_autocast(q.device.type):
         forward(q, k, v, make_plan(q, k, mask, None, scale, block_size), watch)

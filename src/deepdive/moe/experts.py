@@ -60,6 +60,8 @@ class ExpertStack(nn.Module):
 
     def forward(self, x: Tensor, routing: Routing) -> Tensor:
         self._check(x, routing)
+        if x.is_meta:  # how many tokens an expert gets is a number, and there is none
+            return torch.empty_like(x)
         order, sizes = sort_by_expert(routing)
         token = order // routing.experts.shape[1]  # (M,), whose row each choice reads
         gates = routing.gates.flatten().index_select(0, order)[:, None]  # (M, 1)

@@ -66,7 +66,7 @@ class MixtureOfExperts(nn.Module):
         self.router, self.experts, self.shared = router, experts, shared
 
     def forward(self, x: Tensor) -> Tensor:
-        check_vectors("x", x, self.experts.up[0].detach())
+        check_vectors("x", x, self.experts.matrices()[0][0].detach())
         rows = x.flatten(0, 1)  # (N, d_model)
         out = self.experts(rows, self.router(rows)).view_as(x)  # (B, T, d_model)
         return out if self.shared is None else out + self.shared(x)

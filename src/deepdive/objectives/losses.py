@@ -6,6 +6,7 @@ guess costs 0 with zero gradient, not NaN.
 """
 
 import math
+from types import NoneType
 from typing import NamedTuple
 
 import torch
@@ -69,13 +70,18 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Loss:
     return _cross_entropy(logits, labels, 0.0)
 
 
-def label_smoothed(logits: Tensor, targets: Tensor, pad: int, eps: float) -> Loss:
+def label_smoothed(
+    logits: Tensor, targets: Tensor, pad: int | None, eps: float
+) -> Loss:
     """Cross-entropy against a target that keeps a little doubt.
 
         total = Σ (1 − ε)(−log p[y]) + ε/V Σᵥ(−log p[v])   where y ≠ pad
 
     Shapes:
         logits (…, V), targets (…) integers → `Loss`, in float32 or wider
+
+    Args:
+        pad: the id whose targets are left out; None: none is.
 
     Raises:
         ValueError: shapes, ids or eps (0 ≤ ε < 1) do not fit.  TypeError: dtypes.
@@ -95,10 +101,10 @@ def label_smoothed(logits: Tensor, targets: Tensor, pad: int, eps: float) -> Los
     """
     if not 0 <= eps < 1:
         raise ValueError(f"eps must lie in 0 … 1, 1 excluded, got {eps}")
-    check_kind("pad", pad, int)
+    check_kind("pad", pad, int, NoneType)
     if not isinstance(targets, Tensor):
         raise TypeError(f"targets must be a tensor, got {type(targets).__name__}")
-    labels = targets.masked_fill(targets == pad, IGNORED)
+    labels = targets if pad is None else targets.masked_fill(targets == pad, IGNORED)
     check_guesses(logits, labels)
     return _cross_entropy(logits, labels, eps)
 

@@ -67,8 +67,8 @@ def load_tensors(path: str | Path) -> Any:
     """Read a file written by `torch.save`, allowing tensors and plain containers only.
 
     Raises:
-        pickle.UnpicklingError: the file holds anything else. Torch's own message then
-            suggests how to switch the protection off; this one does not.
+        pickle.UnpicklingError: the file holds anything else, or is damaged. Torch's own
+            message then suggests how to switch the protection off; this one does not.
     """
     import torch
 
@@ -81,3 +81,5 @@ def load_tensors(path: str | Path) -> Any:
             f"{path} holds more than tensors and plain containers, so it was not "
             f"read: {(told or first or ['no reason given'])[0].strip()}"
         ) from None
+    except (EOFError, IndexError, KeyError, RuntimeError, ValueError) as error:
+        raise pickle.UnpicklingError(f"{path} is damaged: {error}") from None

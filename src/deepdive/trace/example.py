@@ -43,6 +43,9 @@ class Example:
             if shape != (d, d):
                 raise ValueError(f"{name} must be ({d}, {d}), got {shape}")
 
+    def __repr__(self) -> str:  # not its matrices: it is the default of many functions
+        return f"Example({' '.join(self.words)!r})"
+
     def append(self, word: str, x: list[float]) -> "Example":
         """The same example with one more word at the end."""
         if len(x) != self.X.shape[-1]:
@@ -94,6 +97,9 @@ class Recurrence:
     W_x: Tensor
     W_h: Tensor
 
+    def __repr__(self) -> str:
+        return "Recurrence(…)"
+
 
 @dataclass(frozen=True, eq=False)
 class Network:
@@ -113,6 +119,9 @@ class Network:
     W_router: Tensor
     n_experts: int = 4
     top_k: int = 2
+
+    def __repr__(self) -> str:
+        return "Network(…)"
 
 
 RECURRENCE = Recurrence(

@@ -142,9 +142,13 @@ def cross(example: Example = CATS, target=TARGET, n_heads: int = 1) -> dict:
 def routed(example: Example = CATS, network: Network = NETWORK) -> dict:
     """Each word to two of four experts, their outputs mixed by the gates.
 
+        output = Σ gateₑ · expertₑ(x),   expertₑ(x) = relu(x W_up,ₑ) W_down,ₑ
+
+    Expert e owns columns 2e and 2e + 1 of W_up, and these rows of W_down.
+
     Shapes:
         logits, probabilities (T, E); experts (T, K) from 0; gates (T, K), which sum to
-        1; counts (E,); output (T, d_model)
+        1; expert_outputs (T, K, d_model); counts (E,); output (T, d_model)
 
     Note:
         The gates follow Mixtral's rule, a softmax over the chosen logits.
@@ -157,6 +161,11 @@ def routed(example: Example = CATS, network: Network = NETWORK) -> dict:
     with torch.no_grad():
         routing = module.router(example.X)
         output = module(example.X[None])[0]
+        matrices = module.experts.up, module.experts.down
+        outputs = [
+            [module.experts.expert(x[None], *(W[e] for W in matrices))[0] for e in row]
+            for x, row in zip(example.X, routing.experts.tolist(), strict=True)
+        ]
     return {
         "words": example.words,
         "X": example.X,
@@ -164,6 +173,7 @@ def routed(example: Example = CATS, network: Network = NETWORK) -> dict:
         "probabilities": routing.probabilities,
         "experts": routing.experts,
         "gates": routing.gates,
+        "expert_outputs": torch.stack([torch.stack(row) for row in outputs]),
         "counts": routing.experts.flatten().bincount(minlength=network.n_experts),
         "output": output,
     }

@@ -58,7 +58,10 @@ def rotary(
 ) -> dict:
     """The same q and k, turned by their positions before they meet.
 
-    With two heads D = 2: one pair per head, and θ = 1 radian per position.
+        (x, y) at angle a  ↦  (x cos a − y sin a, x sin a + y cos a)
+
+    With two heads D = 2: one pair per head, and a = 1 radian per position. The weights
+    are softmax(raw_scores / √D).
 
     Shapes:
         angles (T, D / 2); q, k, v, rotated_q, rotated_k (H, T, D); unrotated_scores,
@@ -131,7 +134,8 @@ def tiles(
     Shapes:
         steps: one dictionary for each tile of queries and keys, two by two: queries,
         keys (first, end), scores, scaled, (t, s), m, l and shrink (t,), acc and out
-        (t, d_model); scaled_scores (1, T, T), output (T, d_model)
+        (t, d_model); Q, K, V, output (T, d_model), scaled_scores (1, T, T)
+        m is the largest score so far, l = Σ exp(score − m), acc = Σ exp(score − m) v;
         shrink is exp(old m − new m), the factor on the old l and acc; 0 at first
 
     Taught in: book/13_flash_attention.ipynb
@@ -159,7 +163,7 @@ def tiles(
         )
     return {
         "words": example.words,
-        "scaled_scores": whole["scaled_scores"],
+        **{name: whole[name] for name in ("Q", "K", "V", "scaled_scores")},
         "steps": steps,
         "output": whole["output"],
     }

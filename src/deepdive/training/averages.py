@@ -15,7 +15,7 @@ class EMA:
 
     While young it forgets faster, so the first random weights do not linger. It is
     kept in float32 or wider (a bfloat16 average would soon stand still), belongs to
-    the checkpoint, and other state (buffers, integers) is copied, not averaged.
+    the checkpoint, and holds the parameters alone: buffers are the model's own.
 
     Args:
         decay: 0 … 1, 1 excluded; about 1/(1 − decay) updates are remembered.

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""How far is it? One line that renews itself on a terminal, a few lines elsewhere."""
+"""How far is it? One line that renews itself on a terminal, a few lines elsewhere.
 
+A terminal that is narrow, calls itself dumb or can't show the bar gets the few lines.
+"""
+
+import os
+import shutil
 import sys
 import time
 
-FEW = 5  # lines, where there is no terminal
+FEW = 5  # lines, where no line can renew itself
+WIDE = 60  # columns that the line with its bar needs
 
 
 class Progress:
@@ -17,7 +23,7 @@ class Progress:
 
     def __init__(self, steps: int, show: bool):
         self.steps, self.show = steps, show
-        self.terminal = sys.stderr.isatty()
+        self.terminal = _draws()
         self.next = 0.0
         self.started = time.perf_counter()
 
@@ -46,3 +52,11 @@ class Progress:
         due = now >= self.next
         self.next = now + 0.1 if due else self.next
         return due
+
+
+def _draws() -> bool:
+    """Can stderr show a bar on one line, and write over it?"""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    wide = shutil.get_terminal_size().columns >= WIDE
+    return wide and "utf" in (sys.stderr.encoding or "").lower()
