@@ -579,3 +579,20 @@ def test_no_torch_is_needed():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_built_model_may_stand_for_its_config():
+    config = FAMILIES["llama"]
+    model = build(config, "cpu")
+    assert parameters(model) == parameters(config)
+    assert flops(model, 5) == flops(config, 5)
+    assert kv_bytes(model, 7) == kv_bytes(config, 7)
+    del model.output
+    with pytest.raises(ValueError, match="its config's model"):
+        parameters(model)
+
+
+def test_what_is_neither_model_nor_config_is_refused():
+    for thing in ("gpt2", None, torch.nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match="expected a model's config"):
+            parameters(thing)

@@ -177,3 +177,25 @@ def test_the_first_positions_are_the_first_rows():
     table = LearnedPositions(6, 4)
     for T in (0, 1, 6):
         assert torch.equal(table.first(T), table(torch.arange(T)))
+
+
+def test_a_norm_of_another_shape_needs_no_change_here():
+    """A gain that is one number says nothing about the block's width."""
+
+    class ScaleNorm(nn.Module):
+        def __init__(self, *shape):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(shape))
+
+        def forward(self, x):
+            return self.weight * nn.functional.normalize(x, dim=-1)
+
+    for shape in ((), (1,)):
+        block = Block(
+            MultiHeadAttention(8, 2),
+            FeedForward(8, 8, nn.ReLU()),
+            ScaleNorm(*shape),
+            ScaleNorm(*shape),
+            pre_norm,
+        )
+        assert block(torch.randn(1, 3, 8)).shape == (1, 3, 8)

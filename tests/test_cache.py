@@ -233,3 +233,27 @@ def test_wrong_numbers_are_refused():
         cache.reorder([0])
     with pytest.raises(TypeError, match="Memory"):
         DecoderLayerCache(GrowingCache(), GrowingCache())
+
+
+def test_rows_are_checked_once_for_all_layers(monkeypatch):
+    from deepdive import cache as module
+
+    k, v = entries(4)
+    caches = Caches([GrowingCache() for _ in range(5)])
+    for one in caches:
+        one.append(k, v)
+    asked, check = [], module._check_rows
+    monkeypatch.setattr(module, "_check_rows", lambda *a: asked.append(a) or check(*a))
+    caches.reorder(torch.tensor([1, 1]))
+    assert len(asked) == 1
+    assert all(torch.equal(one.entries[0], k[[1, 1]]) for one in caches)
+    with pytest.raises(ValueError, match="0 … 1"):
+        caches.reorder(torch.tensor([2]))
+
+
+def test_what_is_kept_is_not_a_view_into_something_larger():
+    joined = torch.randn(1, 2, 3, 12)
+    cache = GrowingCache()
+    cache.append(joined[..., :4], joined[..., 4:8])
+    sizes = [x.untyped_storage().nbytes() for x in cache.entries]
+    assert sum(sizes) == cache.nbytes

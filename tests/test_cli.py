@@ -252,7 +252,7 @@ def test_generate_from_a_hugging_face_folder(folder, capsys):
 
 
 def test_generate_on_a_console_without_the_letters(folder):
-    arguments = ("generate", folder, "--prompt", "Hello", "--max-new", 9)
+    arguments = ("generate", folder, "--temperature", 2, "--max-new", 40)
     status, out, err = run(*arguments)
     assert status == 0 and not out.isascii(), err
     status, escaped, err = run(*arguments, console="ascii")
@@ -430,7 +430,11 @@ def test_anatomy_of_one_model(capsys):
 def test_anatomy_on_a_narrow_terminal_is_blocks(capsys, monkeypatch):
     rows = [{"name": "one", "mask": "causal"}, {"name": "two", "mask": "–"}]
     wide, blocks = "name  mask\n", "name: one\nmask: causal\n\nname: two\nmask: –"
-    for terminal, room, narrow in [(True, 11, True), (True, 12, False), (False, 9, False)]:
+    for terminal, room, narrow in [
+        (True, 11, True),
+        (True, 12, False),
+        (False, 9, False),
+    ]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda t=terminal: t, raising=False)
         monkeypatch.setenv("COLUMNS", str(room))
         text = anatomy._fitting(rows)

@@ -772,3 +772,10 @@ def test_length_penalty_is_the_papers(alpha):
         assert -2 / length_penalty(length, alpha) == pytest.approx(
             worth(-2, length, alpha)
         )
+
+
+def test_a_model_is_no_step():
+    """It would read each new token alone, and write nonsense without a word."""
+    model = torch.nn.Embedding(3, 3)
+    with pytest.raises(TypeError, match=r"CachedStep\(model, model.new_caches\(\)\)"):
+        greedy(model, ids([1]), 2)

@@ -116,3 +116,25 @@ def test_a_rule_of_ones_own_says_allowed_and_nothing_else():
     assert torch.equal(padded, torch.tensor(bare).bool() & KEEP[:, None, None])
     with pytest.raises(TypeError, match="abstract"):
         Rule()
+
+
+def test_a_pass_over_new_tokens_makes_one_mask():
+    """Every layer asks the rule anew; the tensor is made once."""
+    made, rule = [], Causal()
+    tile = Causal.tile
+    try:
+        Causal.tile = lambda *a, **k: made.append(a) or tile(*a, **k)
+        tensors = [as_tensor(rule, 4, 9, None) for _ in range(6)]
+        wide = Causal(window=9)
+        tensors += [as_tensor(wide, 4, 9, None) for _ in range(6)]
+    finally:
+        Causal.tile = tile
+    assert len(made) == 2
+    assert all(torch.equal(x, tensors[0]) for x in tensors)
+
+
+def test_a_rule_does_not_change_with_its_keep():
+    keep = torch.ones(1, 3).bool()
+    rule = Everyone(keep)
+    keep[0, 0] = False
+    assert rule.tensor(1, 3).all()

@@ -40,6 +40,7 @@ from deepdive.moe import (
     sequence_balance_loss,
     switch_balance_loss,
 )
+from deepdive.moe.experts import ExpertStack
 from deepdive.moe.noisy import chance_of_choice
 from tests.compare import close
 from tests.wide_reference import wide
@@ -782,3 +783,32 @@ def test_activations_are_arguments():
     routing = given_routing([[0]] * 4, 1)
     out = F.gelu(x @ experts.gate[0].T) * (x @ experts.up[0].T) @ experts.down[0].T
     close(experts(x, routing), out)
+
+
+class Scaled(ExpertStack):
+    """The least that a kind of experts must say: its matrices, and what one does."""
+
+    def __init__(self):
+        super().__init__(3, D, D, nn.Identity())
+        self.weight = nn.Parameter(torch.empty(3, D, D))
+        self.reset_parameters()
+
+    def matrices(self):
+        return (self.weight,)
+
+    def expert(self, x, weight):
+        return x @ weight.T
+
+
+def test_another_kind_of_experts_needs_no_more():
+    layer = MixtureOfExperts(SoftmaxTopKRouter(D, 3, 1), Scaled())
+    x = torch.randn(2, 4, D)
+    assert layer(x).shape == x.shape
+    with pytest.raises(ValueError, match="d_model"):
+        layer(x[..., 1:])
+
+
+def test_a_model_without_numbers_can_be_run():
+    with torch.device("meta"):
+        layer = MixtureOfExperts(SoftmaxTopKRouter(D, 3, 2), Experts(3, D, 4))
+        assert layer(torch.empty(2, 4, D)).shape == (2, 4, D)

@@ -450,3 +450,10 @@ def test_torch_files_give_tensors_only(tmp_path):
     assert "system" in str(error.value)
     assert "weights_only=False" not in str(error.value)
     assert not trace.exists()
+
+
+def test_a_file_of_something_else_is_named(tmp_path):
+    path = tmp_path / "my.txt"
+    path.write_text("no tensors", encoding="utf-8")
+    with pytest.raises(pickle.UnpicklingError, match=r"my\.txt"):
+        load_tensors(path)

@@ -61,9 +61,9 @@ def faults_of_links(text: str, folder: Path) -> list[str]:
         path, _, heading = link.partition("#")
         if re.match(r"\w+:", link):  # on the web, or a mail
             continue
-        if path and not (folder / unquote(path)).exists():
-            faults.append(link)
-        elif not path and heading not in headings:
+        if (path and not (folder / unquote(path)).exists()) or (
+            not path and heading not in headings
+        ):
             faults.append(link)
     return faults
 

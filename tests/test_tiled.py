@@ -495,3 +495,9 @@ def test_a_fiftieth_of_the_equations_memory():
         ours = peak(lambda: tiled(q, k, v, Causal()))
         theirs = peak(lambda: equation(q, k, v, Causal()))
     assert ours <= 0.02 * theirs
+
+
+def test_an_empty_batch_has_gradients_too():
+    q = torch.zeros(0, 2, 3, 4, requires_grad=True)
+    tiled(q, q, q).sum().backward()
+    assert q.grad.shape == q.shape

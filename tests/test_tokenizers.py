@@ -318,3 +318,10 @@ def test_what_is_no_message_is_named(messages):
         chat_prompt(messages)
     with pytest.raises(ValueError, match="at least one message"):
         chat_prompt([])
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"version": "1.0"', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is damaged"):
+        load_tokenizer(tmp_path)

@@ -11,6 +11,8 @@ import pytest
 from page_actions import open_folds, wake_widgets
 from serve import compressed_size
 
+from deepdive.anatomy import as_html
+
 pytestmark = pytest.mark.browser
 BUDGET = 350_000
 MOST_SHEETS = 15  # of paper; a chapter takes 12 to 14

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         type=Path,
         metavar="FILE",
-        help="write the numbers to a new file too; -: to stdout, and the rest to stderr",
+        help="write the numbers to a new file too; -: to stdout, the rest to stderr",
     )
 
 
