@@ -168,6 +168,8 @@ def _from_recipe(chosen: argparse.Namespace, folder: Path, place):
     if chosen.chat:
         raise Usage("--chat is for chat models; this is a run of a recipe")
     recipe, model = load_run(folder, RECIPES)
+    if chosen.prompt is None:
+        complain("no --prompt: the recipe's own example")
     return recipe.write(model.to(place), chosen.prompt or "")
 
 
@@ -177,6 +179,10 @@ def _from_tokenizer(chosen: argparse.Namespace, model, tokenizer):
     from deepdive.tokenizers import chat_prompt
 
     text = START if chosen.prompt is None else chosen.prompt
+    if not text:
+        raise Usage("--prompt is empty: there is nothing to go on from")
+    if chosen.prompt is None and not chosen.chat:
+        complain(f"no --prompt: going on from {text!r}")
     if chosen.chat:
         if tokenizer.raw.token_to_id("<|im_start|>") is None:
             raise Usage(f"--chat: {chosen.model} was not trained on conversations")

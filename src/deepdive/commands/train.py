@@ -7,7 +7,6 @@ stopped goes on when the same command is given again, to the same weights.
 """
 
 import argparse
-import shlex
 from pathlib import Path
 
 from deepdive.commands.words import Stopped, Usage, add_device, device, say, whole
@@ -60,6 +59,9 @@ def run(chosen: argparse.Namespace) -> int:
         asked = "which recipe?" if chosen.recipe is None else f"no {chosen.recipe!r};"
         raise Usage(f"{asked} known: {', '.join(RECIPES)}")
     folder = chosen.out or Path("runs", f"{chosen.recipe}-seed-{chosen.seed}")
+    say(f"{chosen.recipe}: {chosen.steps or RECIPES[chosen.recipe].steps} updates into")
+    say(f"    {shown(folder)}")
+    say("Ctrl+C stops; the same command goes on from there. Preparing …")
     half = None if chosen.precision == "float32" else getattr(torch, chosen.precision)
     try:
         result = run_recipe(
@@ -74,16 +76,24 @@ def run(chosen: argparse.Namespace) -> int:
         raise Stopped(_how_to_go_on(chosen, folder)) from None
     for name, value in result.items():
         say(f"{name} {value:.4g}")
-    say(f"all of it is in {folder}; let it write with:")
-    say(f"    python -m deepdive generate {shlex.quote(str(folder))}")
+    say(f"all of it is in {shown(folder)}; let it write with:")
+    say(f"    python -m deepdive generate {shown(folder)}")
     return 0
 
 
 def _how_to_go_on(chosen: argparse.Namespace, folder: Path) -> str:
     """The command that resumes this run, written out."""
-    words = ["python", "-m", "deepdive", "train", chosen.recipe, "--out", str(folder)]
+    if not (folder / "checkpoint.pt").is_file():
+        return "nothing was trained yet"
+    words = ["python", "-m", "deepdive", "train", chosen.recipe, "--out", shown(folder)]
     words += ["--seed", str(chosen.seed), "--precision", chosen.precision]
     words += ["--device", chosen.device]
     if chosen.steps is not None:
         words += ["--steps", str(chosen.steps)]
-    return f"the last checkpoint is kept; go on from it with\n    {shlex.join(words)}"
+    return "the last checkpoint is kept; go on from it with\n    " + " ".join(words)
+
+
+def shown(path: Path) -> str:
+    """A path as every shell takes it: forward slashes, quoted where it has spaces."""
+    text = path.as_posix()
+    return f'"{text}"' if " " in text else text

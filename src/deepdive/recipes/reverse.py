@@ -76,8 +76,18 @@ def evaluate(model: nn.Module) -> dict[str, float]:
 
 
 def write(model: nn.Module, text: str) -> Writing:
-    """Read a word; what is written next is to be the same backwards."""
-    ids = SYMBOLS.encode(text.strip() or LETTERS[:8])
+    """Read a word; what is written next is to be the same backwards.
+
+    Raises:
+        ValueError: the word is longer than those of the training.
+    """
+    text = text.strip() or LETTERS[:8]
+    if len(text) > LONGEST:
+        raise ValueError(
+            f"{text!r} has {len(text)} letters; it learned words of {SHORTEST} to "
+            f"{LONGEST}"
+        )
+    ids = SYMBOLS.encode(text)
     device = next(model.parameters()).device
     memory = model.encode(torch.tensor([ids], device=device))
     step = CachedStep(model.decode, model.new_caches(), memory=memory)
