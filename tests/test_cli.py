@@ -161,7 +161,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(how, trained, tmp_path)
         [sys.executable, "-c", SLOWED, *arguments],
         env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout.readline() == "at nine\n"
+    assert "at nine\n" in iter(process.stdout.readline, "")  # and it reads no further
     process.send_signal(getattr(signal, how))
     _, err = process.communicate(timeout=30)
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -467,8 +467,6 @@ def test_anatomy_in_a_process():
 def test_anatomy_on_a_console_without_the_dash():
     status, out, err = run("anatomy", "gpt2-small", console="ascii")
     assert status == 0 and re.search(r"experts +\\u2013\n", out), err
-    status, out, _ = run("anatomy", "gpt2-small", "--json", console="ascii")
-    assert status == 0 and json.loads(out)[0]["name"] == "gpt2-small"
 
 
 def test_weights_are_listed():

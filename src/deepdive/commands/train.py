@@ -9,7 +9,15 @@ stopped goes on when the same command is given again, to the same weights.
 import argparse
 from pathlib import Path
 
-from deepdive.commands.words import Stopped, Usage, add_device, device, say, whole
+from deepdive.commands.words import (
+    Stopped,
+    Usage,
+    add_device,
+    complain,
+    device,
+    say,
+    whole,
+)
 
 NAME, HELP = "train", "train a model by one of the book's recipes"
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -59,9 +67,9 @@ def run(chosen: argparse.Namespace) -> int:
         asked = "which recipe?" if chosen.recipe is None else f"no {chosen.recipe!r};"
         raise Usage(f"{asked} known: {', '.join(RECIPES)}")
     folder = chosen.out or Path("runs", f"{chosen.recipe}-seed-{chosen.seed}")
-    say(f"{chosen.recipe}: {chosen.steps or RECIPES[chosen.recipe].steps} updates into")
-    say(f"    {shown(folder)}")
-    say("Ctrl+C stops; the same command goes on from there. Preparing …")
+    complain(f"{chosen.recipe}: {chosen.steps or RECIPES[chosen.recipe].steps} updates")
+    complain(f"    into {shown(folder)}")
+    complain("Ctrl+C stops; the same command goes on from there. Preparing …")
     half = None if chosen.precision == "float32" else getattr(torch, chosen.precision)
     try:
         result = run_recipe(
