@@ -22,7 +22,9 @@ from deepdive.pretrained import (
     sentence_embedding,
     similarity,
 )
+from deepdive.pretrained.bert import _HEAD, _with_old_names
 from deepdive.pretrained.files import find
+from deepdive.pretrained.huggingface import renamed
 
 TEXTS = [
     "cats chase mice",
@@ -457,3 +459,20 @@ def test_a_file_of_something_else_is_named(tmp_path):
     path.write_text("no tensors", encoding="utf-8")
     with pytest.raises(pickle.UnpicklingError, match=r"my\.txt"):
         load_tensors(path)
+
+
+def test_a_masked_lm_s_gradients_equal_transformers(tmp_path):
+    theirs = random_masked_lm(tmp_path, 0)
+    ours = load_masked_lm(tmp_path, torch.float64)
+    ids, keep = torch.arange(8)[None], torch.arange(8)[None] < 6
+    labels = torch.randint(50, (6,), generator=torch.Generator().manual_seed(1))
+    loss = torch.nn.functional.cross_entropy
+    loss(theirs(ids, attention_mask=keep.long()).logits[keep], labels).backward()
+    loss(ours(ids, keep=keep)[keep], labels).backward()
+    grads = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    wanted = renamed(grads, _with_old_names(_HEAD), "bert.").tensors
+    mine = dict(ours.named_parameters())
+    assert len(wanted) >= len(mine) - 1
+    for name, parameter in mine.items():
+        expected = wanted[name] if name in wanted else wanted["output.weight"]
+        assert (parameter.grad - expected).abs().max() <= 1e-9, name
