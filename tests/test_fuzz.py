@@ -648,8 +648,8 @@ def test_decoding():
             decoding.beam_search,
             Table(target),
             prompt,
-            1,
             new,
+            1,
             stop,
             0.0,
             pad,
@@ -663,7 +663,7 @@ def test_decoding():
         many = number(dice, 3)
         many = many if many != 10**3 else 4
         outcome(
-            "decoding", decoding.beam_search, Table(target), prompt, many, new, stop
+            "decoding", decoding.beam_search, Table(target), prompt, new, many, stop
         )
         one = prompt[:1] if isinstance(prompt, Tensor) and prompt.dim() else prompt
         ahead = number(dice, 2)
