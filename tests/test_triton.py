@@ -19,6 +19,7 @@ from deepdive.kernels import triton as module
 from deepdive.kernels.triton import triton_attention
 from deepdive.masks import Causal, Everyone
 
+pytestmark = pytest.mark.slow  # each group imports torch and Triton once more
 HERE = Path(__file__).resolve().parent
 needs_triton = pytest.mark.skipif(
     find_spec("triton") is None and not sys.platform.startswith("linux"),
@@ -188,8 +189,8 @@ def test_gradients_are_those_of_the_equation(tmp_path):
     [
         ("bf16", 64, True),
         ("fp16", 128, False),
-        pytest.param("fp32", 64, True, marks=pytest.mark.slow),
-        pytest.param("fp32", 128, True, marks=pytest.mark.slow),
+        ("fp32", 64, True),
+        ("fp32", 128, True),
     ],
 )
 def test_it_compiles_for_a_gpu(dtype, width, causal, tmp_path):
