@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tools.environment import settings
@@ -16,6 +17,12 @@ os.environ.update(settings())
 # A test is marked by what it asks for, so that no mark is forgotten.
 NEEDS = {"browser": {"browser", "chromium"}, "weights": {"minilm", "real"}}
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+# In CI the same cases in every run: a red run is then of the change, not of the dice.
+# Elsewhere new ones each time, which find more.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.load_profile("ci" if ON_CI else "here")
 
 
 def pytest_configure(config: pytest.Config) -> None:
