@@ -21,15 +21,16 @@ from deepdive.pretrained.huggingface import (
     unfilled,
 )
 
-_SIZES = {
+# What Mixtral's files share with Llama's: all but the feed-forward network.
+SHARED_SIZES = {
     "vocab_size": "vocab_size",
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
-    "intermediate_size": "d_ff",
     "max_position_embeddings": "max_seq_len",
     "rms_norm_eps": "norm_eps",
 }
+_SIZES = SHARED_SIZES | {"intermediate_size": "d_ff"}
 
 # What this book's Llama computes; any other value would be another function.
 _SUPPORTED = {
@@ -41,23 +42,26 @@ _SUPPORTED = {
     "layer_types": (None,),  # layers with and without a window, in turn
 }
 
-_LAYER, _BLOCK = "layers.{}.", "blocks.{}."
+LAYER, BLOCK = "layers.{}.", "blocks.{}."
 
-_NAMES = {
+SHARED_NAMES = {
     "embed_tokens": "token",
     "norm": "norm",
     "lm_head": "output",
-    _LAYER + "input_layernorm": _BLOCK + "attention_norm",
-    _LAYER + "self_attn.q_proj": _BLOCK + "attention.q_proj",
-    _LAYER + "self_attn.k_proj": _BLOCK + "attention.k_proj",
-    _LAYER + "self_attn.v_proj": _BLOCK + "attention.v_proj",
-    _LAYER + "self_attn.o_proj": _BLOCK + "attention.o_proj",
-    _LAYER + "post_attention_layernorm": _BLOCK + "feedforward_norm",
-    _LAYER + "mlp.gate_proj": _BLOCK + "feedforward.gate",
-    _LAYER + "mlp.up_proj": _BLOCK + "feedforward.up",
-    _LAYER + "mlp.down_proj": _BLOCK + "feedforward.down",
+    LAYER + "input_layernorm": BLOCK + "attention_norm",
+    LAYER + "self_attn.q_proj": BLOCK + "attention.q_proj",
+    LAYER + "self_attn.k_proj": BLOCK + "attention.k_proj",
+    LAYER + "self_attn.v_proj": BLOCK + "attention.v_proj",
+    LAYER + "self_attn.o_proj": BLOCK + "attention.o_proj",
+    LAYER + "post_attention_layernorm": BLOCK + "feedforward_norm",
     # A table that older files store: the angles per position.
-    _LAYER + "self_attn.rotary_emb.inv_freq": None,
+    LAYER + "self_attn.rotary_emb.inv_freq": None,
+}
+
+_NAMES = SHARED_NAMES | {
+    LAYER + "mlp.gate_proj": BLOCK + "feedforward.gate",
+    LAYER + "mlp.up_proj": BLOCK + "feedforward.up",
+    LAYER + "mlp.down_proj": BLOCK + "feedforward.down",
 }
 
 

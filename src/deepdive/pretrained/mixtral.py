@@ -20,18 +20,13 @@ from deepdive.pretrained.huggingface import (
     rope,
     unfilled,
 )
+from deepdive.pretrained.llama import BLOCK, LAYER, SHARED_NAMES, SHARED_SIZES
 
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "d_model",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
+_SIZES = SHARED_SIZES | {
     "num_key_value_heads": "n_kv_heads",
     "intermediate_size": "d_expert",
     "num_local_experts": "n_experts",
     "num_experts_per_tok": "top_k",
-    "max_position_embeddings": "max_seq_len",
-    "rms_norm_eps": "norm_eps",
 }
 
 # What this book's Mixtral computes; any other value would be another function.
@@ -43,25 +38,13 @@ _SUPPORTED = {
     "layer_types": (None,),  # layers with and without a window, in turn
 }
 
-_LAYER, _BLOCK = "layers.{}.", "blocks.{}."
-_THEIRS, _OURS = _LAYER + "block_sparse_moe.", _BLOCK + "feedforward."
+_THEIRS, _OURS = LAYER + "block_sparse_moe.", BLOCK + "feedforward."
 
-_NAMES = {
-    "embed_tokens": "token",
-    "norm": "norm",
-    "lm_head": "output",
-    _LAYER + "input_layernorm": _BLOCK + "attention_norm",
-    _LAYER + "self_attn.q_proj": _BLOCK + "attention.q_proj",
-    _LAYER + "self_attn.k_proj": _BLOCK + "attention.k_proj",
-    _LAYER + "self_attn.v_proj": _BLOCK + "attention.v_proj",
-    _LAYER + "self_attn.o_proj": _BLOCK + "attention.o_proj",
-    _LAYER + "post_attention_layernorm": _BLOCK + "feedforward_norm",
+_NAMES = SHARED_NAMES | {
     _THEIRS + "gate": _OURS + "router",
     _THEIRS + "experts.{}.w1.weight": _OURS + "experts.gate[{}]",
     _THEIRS + "experts.{}.w2.weight": _OURS + "experts.down[{}]",  # w2 is the last one
     _THEIRS + "experts.{}.w3.weight": _OURS + "experts.up[{}]",
-    # A table that older files store: the angles per position.
-    _LAYER + "self_attn.rotary_emb.inv_freq": None,
 }
 
 
