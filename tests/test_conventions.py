@@ -363,3 +363,27 @@ def test_what_is_allowed_passes(rule):
 def test_lines_of_code_are_counted():
     assert code_lines(SOUND) == 4
     assert code_lines("# no\n\nx = '''a\nb'''  # two\n") == 2
+
+
+# Tools of the workshop, which no chapter teaches.
+TOOLS = {"checks", "commands", "device", "figures", "inputs", "palette", "show"}
+TOOLS |= {"kernels/contract"}
+
+
+def test_everything_else_names_its_chapter_itself_or_by_its_file():
+    """A public function or class, or the file that it stands in."""
+    missing = []
+    for file in FILES:
+        module = tree(file)
+        if file.removesuffix(".py") in TOOLS or file.split("/")[0] in TOOLS:
+            continue
+        if TEACHES.search(ast.get_docstring(module) or ""):
+            continue
+        missing += [
+            f"{file}: {node.name}"
+            for node in module.body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            and not node.name.startswith("_")
+            and "Taught in: book/" not in (ast.get_docstring(node) or "")
+        ]
+    assert missing == []

@@ -4,6 +4,8 @@
 Batches are callables: the same number gives the same batch, on every machine, whatever
 was asked for before. A training run that is killed and started again therefore reads on
 where it stopped (`training.fit` takes them as they are).
+
+Taught in: book/06_transformer_2017.ipynb, book/08_gpt.ipynb
 """
 
 import hashlib

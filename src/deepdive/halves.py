@@ -3,6 +3,8 @@
 
 Models that only decode differ in their blocks and in where positions enter, and so do
 those of two halves: that is what their files say. The rest is here.
+
+Taught in: book/06_transformer_2017.ipynb, book/08_gpt.ipynb
 """
 
 import torch

@@ -4,6 +4,8 @@
 One new word needs every weight once, so decoding is bound by reading them. The model's
 own file stays plain; here a prepared copy of it is made after loading: projections of
 the same input become one matrix product, and a matrix may be kept in 8-bit integers.
+
+Taught in: book/10_kv_cache.ipynb
 """
 
 import copy

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How does a model work? Masks, where positions enter, what the norms read."""
+"""How does a model work? Masks, where positions enter, what the norms read.
+
+Taught in: book/08_gpt.ipynb, book/16_what_stayed.ipynb
+"""
 
 from typing import Any
 

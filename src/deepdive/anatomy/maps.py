@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Which outputs depend on which inputs? The mask, found by differentiating."""
+"""Which outputs depend on which inputs? The mask, found by differentiating.
+
+Taught in: book/08_gpt.ipynb, book/16_what_stayed.ipynb
+"""
 
 import torch
 from torch import Tensor, nn

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How large is a model, and of which parts? Counted on the built modules."""
+"""How large is a model, and of which parts? Counted on the built modules.
+
+Taught in: book/08_gpt.ipynb, book/16_what_stayed.ipynb
+"""
 
 from typing import Any
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What happens inside a model when it reads one random text? One run, watched."""
+"""What happens inside a model when it reads one random text? One run, watched.
+
+Taught in: book/08_gpt.ipynb, book/16_what_stayed.ipynb
+"""
 
 import copy
 from dataclasses import dataclass, field

@@ -2,6 +2,8 @@
 """What is attention, as the paper writes it? The yardstick of the rest.
 
 Source: Vaswani et al. 2017, §3.2.1, equation 1.
+
+Taught in: book/02_attention.ipynb
 """
 
 import torch

@@ -2,6 +2,8 @@
 """What if every word may look both ways? BERT's encoder, from the parts.
 
 Source: Devlin et al. 2018 (arXiv:1810.04805), §3 and appendix A.
+
+Taught in: book/07_bert.ipynb
 """
 
 import torch

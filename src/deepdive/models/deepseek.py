@@ -3,6 +3,8 @@
 
 Source: DeepSeek-V2 (2024, arXiv:2405.04434), §2; DeepSeek-V3 (2024, arXiv:2412.19437),
 §2.1. V3 changes the router, and predicts a second token in training, which is not here.
+
+Taught in: book/15_deepseek.ipynb
 """
 
 from torch import Tensor, nn

@@ -2,6 +2,8 @@
 """What if a stack of decoder blocks only ever guesses the next token? GPT-2.
 
 Source: Radford et al. 2019, §2.3 and Table 2.
+
+Taught in: book/08_gpt.ipynb
 """
 
 from torch import Tensor, nn

@@ -6,6 +6,8 @@ shared key/value heads, and no biases.
 
 Source: Touvron et al. 2023 (arXiv:2302.13971), §2.2; Llama 2 (arXiv:2307.09288), §2.2;
 Jiang et al. 2023 (arXiv:2310.06825), §2.
+
+Taught in: book/08_gpt.ipynb
 """
 
 from torch import Tensor, nn

@@ -3,6 +3,8 @@
 
 Source: Jiang et al. 2024 (arXiv:2401.04088), §2. The rest is Mistral 7B: Llama's block
 with grouped-query attention (arXiv:2310.06825).
+
+Taught in: book/14_mixture_of_experts.ipynb
 """
 
 from torch import Tensor, nn

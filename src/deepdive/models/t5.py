@@ -2,6 +2,8 @@
 """What if every task is text in, text out? T5, both halves of the Transformer again.
 
 Source: Raffel et al. 2019 (arXiv:1910.10683), §2.1; version 1.1 is from the release.
+
+Taught in: book/09_t5.ipynb
 """
 
 import torch

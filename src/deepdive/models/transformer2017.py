@@ -2,6 +2,8 @@
 """What did the 2017 paper build? An encoder, and a decoder that reads it.
 
 Source: Vaswani et al. 2017 (arXiv:1706.03762), §3.
+
+Taught in: book/06_transformer_2017.ipynb
 """
 
 from torch import Tensor, nn

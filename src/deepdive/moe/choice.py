@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Which experts does a token visit, given a score for each?"""
+"""Which experts does a token visit, given a score for each?
+
+Taught in: book/14_mixture_of_experts.ipynb
+"""
 
 import math
 from dataclasses import dataclass

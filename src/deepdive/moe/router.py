@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What do all routers share? One score per expert, computed with care."""
+"""What do all routers share? One score per expert, computed with care.
+
+Taught in: book/14_mixture_of_experts.ipynb
+"""
 
 import torch
 import torch.nn.functional as F

@@ -3,6 +3,8 @@
 
 Padding and words nobody asked about never count, and a batch without a single word to
 guess costs 0 with zero gradient, not NaN.
+
+Taught in: book/06_transformer_2017.ipynb, book/08_gpt.ipynb
 """
 
 import math

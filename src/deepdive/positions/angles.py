@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How fast does each pair of a vector turn, and which positions are asked of it?"""
+"""How fast does each pair of a vector turn, and which positions are asked of it?
+
+Taught in: book/04_positions.ipynb
+"""
 
 import math
 

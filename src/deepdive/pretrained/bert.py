@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How do the names of a published BERT checkpoint map onto this book's parts?"""
+"""How do the names of a published BERT checkpoint map onto this book's parts?
+
+Taught in: book/03_multi_head.ipynb, book/07_bert.ipynb
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

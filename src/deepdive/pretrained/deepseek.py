@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How do the names of a DeepSeek-V2 or V3 checkpoint map onto this book's parts?"""
+"""How do the names of a DeepSeek-V2 or V3 checkpoint map onto this book's parts?
+
+Taught in: book/15_deepseek.ipynb
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,6 +3,8 @@
 
 Nothing here touches the network, and nothing here imports the package that carries the
 files: a package of weights is a folder that pip can fetch, and is treated as one.
+
+Taught in: book/03_multi_head.ipynb
 """
 
 import hashlib

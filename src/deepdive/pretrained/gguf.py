@@ -10,6 +10,8 @@ weights, each block with a scale d of its own, and sometimes a least value m:
     Q4_1  w = d·q + m,    q in 0 … 15           20
 
 Source: the format's description in ggml's repository, docs/gguf.md, versions 2 and 3.
+
+Taught in: book/08_gpt.ipynb
 """
 
 import math

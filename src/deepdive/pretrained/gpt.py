@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How do the names of a published GPT-2 checkpoint map onto this book's parts?"""
+"""How do the names of a published GPT-2 checkpoint map onto this book's parts?
+
+Taught in: book/08_gpt.ipynb
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

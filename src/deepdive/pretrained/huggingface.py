@@ -22,6 +22,8 @@ once instead of computing nonsense. All of that is here; a family adds a table o
         model = unfilled(lambda: Gpt2(config(settings)))
         given = renamed(read_tensors(folder), NAMES, prefix="transformer.")
         return load_into(model, given, folder, dtype)
+
+Taught in: book/08_gpt.ipynb
 """
 
 import json

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How do the names of a Mixtral checkpoint map onto this book's parts?"""
+"""How do the names of a Mixtral checkpoint map onto this book's parts?
+
+Taught in: book/14_mixture_of_experts.ipynb
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

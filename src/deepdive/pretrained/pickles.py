@@ -4,6 +4,8 @@
 A pickle is a program: it may name any function and call it. Some packages ship their
 vocabularies or weights as pickles, so they are read here by a reader that knows plain
 containers and the classes you name, and nothing else.
+
+Taught in: book/01_recurrence.ipynb
 """
 
 import pickle

@@ -4,6 +4,8 @@
 `g2p` turns the spelling of an English word into its sounds, `cn2en` translates short
 Chinese sentences into English. Both squeeze their whole source into one vector of 256
 numbers; longer sentences show what that costs.
+
+Taught in: book/01_recurrence.ipynb
 """
 
 import re

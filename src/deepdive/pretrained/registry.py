@@ -3,6 +3,8 @@
 
 Each entry names one wheel on PyPI and the few files that are kept of it, every one with
 its size and fingerprint. Licences are what the packages say of themselves.
+
+Taught in: book/03_multi_head.ipynb
 """
 
 from dataclasses import dataclass

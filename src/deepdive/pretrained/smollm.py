@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A real chat model of 135 million weights: how does a GGUF file become a `Llama`?"""
+"""A real chat model of 135 million weights: how does a GGUF file become a `Llama`?
+
+Taught in: book/08_gpt.ipynb
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

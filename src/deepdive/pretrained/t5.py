@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How do the names of a published T5 checkpoint map onto this book's parts?"""
+"""How do the names of a published T5 checkpoint map onto this book's parts?
+
+Taught in: book/09_t5.ipynb
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

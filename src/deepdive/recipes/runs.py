@@ -5,6 +5,8 @@
 `checkpoint.pt` holds all that the next update depends on, `log.jsonl` a line for each
 update, with metrics in some, `result.json` the metrics at the end, and
 `model.safetensors` the weights at the end: the average's, if the recipe keeps one.
+
+Taught in: book/06_transformer_2017.ipynb, book/08_gpt.ipynb
 """
 
 import json

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What did a network do with the three words before attention? It read them in turn."""
+"""What did a network do with the three words before attention? It read them in turn.
+
+Taught in: book/01_recurrence.ipynb
+"""
 
 import torch
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What stands around attention? Positions, a whole block, a second text, experts."""
+"""What stands around attention? Positions, a whole block, a second text, experts.
+
+Taught in: book/04_positions.ipynb
+"""
 
 from dataclasses import replace
 

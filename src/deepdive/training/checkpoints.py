@@ -4,6 +4,8 @@
 The file is written beside its place, forced to the disk, then renamed: at any moment
 the name holds one whole checkpoint, the old or the new. Reading one runs no code
 (`weights_only`).
+
+Taught in: book/06_transformer_2017.ipynb
 """
 
 import os

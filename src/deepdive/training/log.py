@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What happened, update by update? One line of JSON each, in a file that only grows."""
+"""What happened, update by update? One line of JSON each, in a file that only grows.
+
+Taught in: book/06_transformer_2017.ipynb
+"""
 
 import json
 import os

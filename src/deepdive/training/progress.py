@@ -2,6 +2,8 @@
 """How far is it? One line that renews itself on a terminal, a few lines elsewhere.
 
 A terminal that is narrow, calls itself dumb or can't show the bar gets the few lines.
+
+Taught in: book/06_transformer_2017.ipynb
 """
 
 import os

@@ -3,6 +3,8 @@
 
 Functions cannot be compared, what they return can: a schedule is known by its factors,
 the data by its first batch.
+
+Taught in: book/06_transformer_2017.ipynb
 """
 
 import hashlib

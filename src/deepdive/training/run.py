@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What is a run between two updates? What its checkpoint holds, and where it stands."""
+"""What is a run between two updates? What its checkpoint holds, and where it stands.
+
+Taught in: book/06_transformer_2017.ipynb
+"""
 
 import os
 import time

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How do several small batches make one step? Exactly as one large batch would."""
+"""How do several small batches make one step? Exactly as one large batch would.
+
+Taught in: book/06_transformer_2017.ipynb
+"""
 
 import math
 from collections.abc import Callable
