@@ -21,7 +21,9 @@ from deepdive import (
     configs,
     data,
     decoding,
+    dependence,
     device,
+    fading,
     inputs,
     moe,
     objectives,
@@ -69,6 +71,7 @@ OUTSIDE = {  # parts of the package, and where their wrong input is tested inste
     "palette": "colours: test_show_figures",
     "pretrained": "wrong files: test_huggingface, test_gguf, test_pretrained",
     "recipes": "training runs: test_recipes",
+    "scoring": "any sequences: test_scoring",
     "show": "pictures: test_show_figures, test_errors",
     "tokenizers": "another library's objects: test_tokenizers",
     "widgets": "tests/widgets",
@@ -696,6 +699,11 @@ CALLS |= {
         positions.SinusoidalPositions(8),
         {"positions": ids(2, 3)},
     ),
+    "positions.added.NoPositions": lambda: (positions.NoPositions, {"d_model": 8}),
+    "positions.added.NoPositions.forward": lambda: (
+        positions.NoPositions(8),
+        {"positions": ids(2, 3)},
+    ),
     "positions.added.LearnedPositions": lambda: (
         positions.LearnedPositions,
         {"max_seq_len": 9, "d_model": 4},
@@ -882,6 +890,61 @@ CALLS |= {
     "moe.softmax.SwitchRouter": lambda: (
         moe.SwitchRouter,
         {"d_model": 8, "n_experts": 4},
+    ),
+    # Fading memory
+    "fading.influence": lambda: (
+        after(fading.influence, fading.CellReader(cells.GruCell(8, 6))),
+        {"x": x(1, 5, 8), "t": 2},
+    ),
+    "fading.influence (of a function)": lambda: (
+        fading.influence,
+        {"read": lambda x: x.cumsum(1), "x": x(1, 5, 8)},
+    ),
+    "fading.CellReader": lambda: (fading.CellReader, {"cell": cells.GruCell(8, 6)}),
+    "fading.CellReader.forward": lambda: (
+        fading.CellReader(cells.GruCell(8, 6)),
+        {"x": x(2, 5, 8)},
+    ),
+    "fading.AttentionReader": lambda: (fading.AttentionReader, {"layer": LAYER}),
+    "fading.AttentionReader.forward": lambda: (
+        fading.AttentionReader(LAYER),
+        {"x": x(2, 5, 8)},
+    ),
+    "fading.equal_readers": lambda: (
+        fading.equal_readers,
+        {"d_in": 32, "n_heads": 4},
+    ),
+    "fading.equal_width": lambda: (
+        fading.equal_width,
+        {"kind": cells.GruCell, "d_in": 8, "parameters": 800, "beside": 9},
+    ),
+    "dependence.longest_chain": lambda: (
+        dependence.longest_chain,
+        {"output": nn.Linear(8, 8)(x(2, 5, 8))},
+    ),
+    "dependence.layers_to_reach": lambda: (
+        dependence.layers_to_reach,
+        {"layers": [LAYER], "x": x(1, 5, 8)},
+    ),
+    "dependence.WordConvolution": lambda: (
+        dependence.WordConvolution,
+        {"d_model": 8, "width": 3, "dilation": 3},
+    ),
+    "dependence.WordConvolution.forward": lambda: (
+        dependence.WordConvolution(8, 3),
+        {"x": x(2, 5, 8)},
+    ),
+    "dependence.WindowedAttention": lambda: (
+        dependence.WindowedAttention,
+        {"d_model": 8, "width": 3},
+    ),
+    "dependence.WindowedAttention.forward": lambda: (
+        dependence.WindowedAttention(8, 3),
+        {"x": x(2, 5, 8)},
+    ),
+    "dependence.table_layer": lambda: (
+        dependence.table_layer,
+        {"kind": "convolutional", "d_model": 8, "width": 3, "number": 2},
     ),
     # Recurrence
     "recurrent.alignment.BahdanauAttention": lambda: (

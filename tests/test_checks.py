@@ -46,6 +46,47 @@ def test_enough_hints_all_different(name):
 e = math.e
 Z = 1 + e + e**0.5
 STUDENTS = [
+    ("fourth_state", math.tanh(0.328), "0.317"),
+    ("fourth_state", 0.328, "tanh is still to come"),
+    ("fourth_state", math.tanh(-0.3), "old state is missing"),
+    ("steps_to_one_percent", 44, "rounded up"),
+    ("steps_to_one_percent", 43, "One more step"),
+    ("steps_to_one_percent", 10, "multiply"),
+    ("steps_to_one_percent", 21.85, "is not it"),
+    ("steps_that_wait", 20 + 15, "side by side"),
+    ("steps_that_wait", 2 * 20 + 15, "both read at once"),
+    ("steps_that_wait", 20 * 15, "Count states"),
+    (
+        "gru_step",
+        lambda x, h, W, U: (
+            lambda r, z: (1 - z) * torch.tanh(x @ W[2] + r * (h @ U[2])) + z * h
+        )(*torch.sigmoid(x @ W[:2] + h @ U[:2])),
+        "the same numbers",
+    ),
+    (
+        "gru_step",
+        lambda x, h, W, U: (
+            lambda r, z: z * torch.tanh(x @ W[2] + r * (h @ U[2])) + (1 - z) * h
+        )(*torch.sigmoid(x @ W[:2] + h @ U[:2])),
+        "exchanged",
+    ),
+    (
+        "additive_attention",
+        lambda s, H, W, U, v: (H.T * (v @ torch.tanh(s @ W + H @ U).T).softmax(0)).sum(
+            1
+        ),
+        "the same numbers",
+    ),
+    (
+        "additive_attention",
+        lambda s, H, W, U, v: ((H @ U) @ v).softmax(0) @ H,
+        "the tanh is missing",
+    ),
+    (
+        "additive_attention",
+        lambda s, H, W, U, v: (torch.tanh(s @ W + H @ U) @ v).softmax(0),
+        "those are the weights",
+    ),
     ("new_query", (0.5 + e + 0.5 * e**0.5) / Z, "0.186, 0.506, 0.307"),
     ("new_query", (0.5 + e**2 + 0.5 * e) / (1 + e**2 + e), "not divided"),
     ("new_query", e / Z, "weight of chase"),

@@ -12,13 +12,14 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src" / "deepdive"
 
 FLOORS = {
-    0: "configs device palette inputs masks norms feedforward cache tokenizers data",
+    0: "configs device palette shelf inputs masks norms feedforward cache tokenizers "
+    "data scoring",
     1: "kernels positions moe recurrent objectives",
     2: "attention latent_attention blocks halves decoding training",
     3: "models ablation",
     4: "pretrained inference",
-    5: "accounting anatomy heads",
-    6: "trace recipes",
+    5: "accounting anatomy heads fading",
+    6: "trace recipes dependence",
     7: "checks commands figures show",
     8: "widgets grade __main__",
 }

@@ -22,6 +22,7 @@ from deepdive.configs import (
 from deepdive.positions import (
     Alibi,
     LearnedPositions,
+    NoPositions,
     RelativeBias,
     Rotary,
     SinusoidalPositions,

@@ -11,10 +11,12 @@ __version__ = "0.1.0"
 
 _SUBMODULES = {
     "ablation", "accounting", "anatomy", "attention", "blocks", "cache", "checks",
-    "commands", "configs", "data", "decoding", "device", "feedforward", "figures",
+    "commands", "configs", "data", "decoding", "dependence", "device", "fading", "feedforward",
+    "figures",
     "halves", "heads", "inference", "inputs", "kernels", "latent_attention", "masks",
     "models", "moe", "norms", "objectives", "palette", "positions", "pretrained",
-    "recipes", "recurrent", "show", "tokenizers", "trace", "training", "widgets",
+    "recipes", "recurrent", "scoring", "shelf", "show", "tokenizers", "trace",
+    "training", "widgets",
 }  # fmt: skip
 
 

@@ -33,6 +33,16 @@ CIVIDIS = [
 ]
 # fmt: on
 
+# Signed numbers: blue below zero, grey at it, orange above; straight lines in Oklab
+# (Ottosson 2020) between the three. Lightness rises all the way, so that the order
+# survives a grey print and every kind of colour vision.
+# fmt: off
+DIVERGING = [
+    "0b4f9c", "325f9a", "4f6e96", "6a7b92", "85888c",
+    "a39381", "c29c72", "e0a65f", "ffae42",
+]
+# fmt: on
+
 
 def fmt(value: float, digits: int = 3) -> str:
     """Write a number as the page does: true minus sign, never "−0.000".
@@ -51,13 +61,27 @@ def fmt(value: float, digits: int = 3) -> str:
 
 def cividis(x: float) -> str:
     """Colour of a weight between 0 and 1, as #rrggbb."""
-    place = min(max(float(x), 0.0), 1.0) * (len(CIVIDIS) - 1)
-    low = min(int(place), len(CIVIDIS) - 2)
+    return _mix(CIVIDIS, min(max(float(x), 0.0), 1.0))
+
+
+def diverging(x: float) -> str:
+    """Colour of a number between −1 and 1, as #rrggbb; zero is grey.
+
+    >>> diverging(-1), diverging(0), diverging(1)
+    ('#0b4f9c', '#85888c', '#ffae42')
+    """
+    return _mix(DIVERGING, (min(max(float(x), -1.0), 1.0) + 1) / 2)
+
+
+def _mix(stops: list[str], x: float) -> str:
+    """The colour at x of [0, 1] on straight lines between the stops."""
+    place = x * (len(stops) - 1)
+    low = min(int(place), len(stops) - 2)
     part = place - low
     mixed = (
         math.floor(
-            int(CIVIDIS[low][i : i + 2], 16) * (1 - part)
-            + int(CIVIDIS[low + 1][i : i + 2], 16) * part
+            int(stops[low][i : i + 2], 16) * (1 - part)
+            + int(stops[low + 1][i : i + 2], 16) * part
             + 0.5
         )
         for i in (0, 2, 4)

@@ -355,3 +355,69 @@ SCENARIOS += [
         state={"layer": 1, "head": 8, "sentence": 2, "view": "map", "removed": True},
     ),
 ]
+
+
+# --------------------------------------------------------------------------- Sinusoids
+def _sinusoids_act(page: Page, root: Locator) -> None:
+    focus(root, "slider", "Position p")
+    press(page, "End", "ArrowLeft", "ArrowLeft")  # 31, then 29
+    type_number(page, root, "Steps k", "19")
+
+
+def _sinusoids_expect() -> Tables:
+    import torch
+
+    from deepdive.positions import SinusoidalPositions
+    from deepdive.positions.angles import frequencies
+
+    table = SinusoidalPositions(16)(torch.arange(64)).double()
+    thetas = frequencies(16, 10_000.0, "cpu").double()
+    steps = torch.arange(33)[:, None] * thetas
+    dots = table[29 : 29 + 33] @ table[29]
+    return {
+        "code": table[[29, 48]].T.tolist(),
+        "products": torch.stack([dots, steps.cos().sum(-1)], 1).tolist(),
+        "hands": torch.stack(
+            [thetas, 2 * torch.pi / thetas, (19 * thetas).rad2deg()], 1
+        ).tolist(),
+    }
+
+
+def _shuffled_words_act(page: Page, root: Locator) -> None:
+    open_more(page, root)
+    focus(root, "radio", "the code of a position")
+    press(page, "ArrowDown")  # no positions: three words, shuffled
+    focus(root, "button", "Shuffle the words")
+    press(page, "Enter", "Space", "Enter")  # chase mice cats
+    focus(root, "checkbox", "Add the positions")
+    press(page, "Space")
+
+
+def _shuffled_words_expect() -> Tables:
+    from deepdive import trace
+
+    pair = [trace.positions(trace.CATS.reorder(o)) for o in ([0, 1, 2], [1, 2, 0])]
+    return {
+        f"{name}.{i}": one[key].tolist()
+        for i, one in enumerate(pair)
+        for name, key in (("output", "output"), ("input", "X"))
+    }
+
+
+SCENARIOS += [
+    Scenario(
+        name="sinusoids",
+        source="from deepdive.widgets import Sinusoids\nSinusoids()",
+        act=_sinusoids_act,
+        expect=_sinusoids_expect,
+        state={"view": "code", "p": 29, "k": 19},
+    ),
+    Scenario(
+        name="sinusoids-words",
+        source="from deepdive.widgets import Sinusoids\n"
+        'Sinusoids(name="sinusoids-words")',
+        act=_shuffled_words_act,
+        expect=_shuffled_words_expect,
+        state={"view": "words", "order": 4, "placed": True},
+    ),
+]

@@ -9,7 +9,7 @@ dtype: float16 cannot tell position 2,048 from 2,049.
 Source: Vaswani et al. 2017, §3.5, and what each class names.
 """
 
-from deepdive.positions.added import LearnedPositions, SinusoidalPositions
+from deepdive.positions.added import LearnedPositions, NoPositions, SinusoidalPositions
 from deepdive.positions.angles import token_positions
 from deepdive.positions.bias import Alibi, RelativeBias, relative_bucket
 from deepdive.positions.rotary import (
@@ -24,6 +24,7 @@ from deepdive.positions.scaling import magnitude, scaled, yarn_temperature
 __all__ = [
     "Alibi",
     "LearnedPositions",
+    "NoPositions",
     "Pairing",
     "RelativeBias",
     "Rotary",

@@ -81,3 +81,31 @@ class LearnedPositions(nn.Embedding):
                 f"{T} positions were asked of a learned table of {self.num_embeddings}"
             )
         return self.weight[:T]
+
+
+class NoPositions(nn.Module):
+    """Nothing is added: zeros, for a model that is to do without positions.
+
+    Shapes:
+        positions (T,) or (B, T) integers → (T, d_model) or (B, T, d_model), float32
+
+    Raises:
+        ValueError: d_model below 1.  TypeError: positions are no integers.
+
+    Source: Haviv et al. 2022 (arXiv:2203.16634), whose decoders have no positions.
+
+    >>> NoPositions(3)(torch.tensor([5]))
+    tensor([[0., 0., 0.]])
+
+    Taught in: book/04_positions.ipynb
+    """
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        check_sizes(d_model=d_model)
+        self.d_model = d_model
+
+    def forward(self, positions: Tensor) -> Tensor:
+        check_positions(positions)
+        shape = (*positions.shape, self.d_model)
+        return torch.zeros(shape, device=positions.device)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from deepdive.device import seed_everything
 from deepdive.pretrained.huggingface import Renamed, load_into
 from deepdive.recipes.recipe import Recipe
-from deepdive.training import EMA, fit
+from deepdive.training import EMA, fit, read_log
 from deepdive.training.checkpoints import write_atomically
 
 FORMAT = "deepdive run 1"
@@ -115,6 +115,43 @@ def load_run(
         raise ValueError(f"{path} is damaged: {error}") from None
     given = Renamed(tensors, {name: name for name in tensors}, [], [])
     return recipe, load_into(recipe.model(), given, folder)
+
+
+def publish(
+    folder: str | os.PathLike, shelf: str | os.PathLike, every: int = 50
+) -> Path:
+    """Copy what a finished run leaves to readers into `shelf`, and no checkpoint.
+
+    The log keeps each `every`-th update, those with metrics, the first and the last.
+
+    Returns:
+        The new folder, named after the recipe; `load_run` reads it.
+
+    Raises:
+        FileNotFoundError: the run has not finished.
+        FileExistsError: the new folder holds something else than this run.
+        ValueError: every < 1, or the folder is no run.
+    """
+    if not isinstance(every, int) or every < 1:
+        raise ValueError(f"every must be an integer ≥ 1, got {every!r}")
+    folder = Path(folder)
+    what = read_claim(folder)
+    if what is None or not (folder / "result.json").is_file():
+        raise FileNotFoundError(f"{folder} holds no finished run of a recipe")
+    place = Path(shelf) / what["recipe"]
+    log = read_log(folder / "log.jsonl")
+    usual = set(log[0])
+    kept = [r for r in log if r["step"] % every == 0 or set(r) - usual]
+    kept = [log[0], *(r for r in kept if r["step"] > 1)]
+    lines = "".join(json.dumps(record) + "\n" for record in kept)
+    claim(place, what)
+    for name in ("result.json", "model.safetensors"):
+        content = (folder / name).read_bytes()
+        write_atomically(
+            place / name, lambda file, content=content: file.write(content)
+        )
+    write_atomically(place / "log.jsonl", lambda file: file.write(lines.encode()))
+    return place
 
 
 def claim(folder: Path, what: Mapping[str, Any]) -> None:

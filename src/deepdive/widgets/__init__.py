@@ -10,6 +10,7 @@ _HOMES = {
     "MaskGrid": "mask_grid",
     "HeadExplorer": "head_explorer",
     "Quiz": "quiz",
+    "Sinusoids": "sinusoids",
 }
 
 __all__ = sorted(_HOMES)

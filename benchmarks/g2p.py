@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT
+"""Chapter 6's experiment: recurrence, recurrence with attention, attention alone.
+
+    python benchmarks/g2p.py train [RECIPE SEED]   # hours; stops and goes on
+    python benchmarks/g2p.py measure               # minutes, on a quiet machine
+
+`train` runs what RUNS lists, or one of it, each from where it stopped, into runs/g2p/.
+`measure` counts and times an update of each model, judges what was trained on the 5,000
+words that no run has seen, and writes benchmarks/results/g2p.json and weights/.
+"""
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from deepdive.dependence import longest_chain
+from deepdive.recipes import RECIPES, load_run, publish, run_recipe
+from deepdive.recipes.g2p import BATCH, batches
+from deepdive.recipes.spelling import count_errors, spell, split
+from deepdive.training import read_log
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS_FOLDER = ROOT / "runs" / "g2p"
+RESULT = ROOT / "benchmarks" / "results" / "g2p.json"
+MODELS = ("g2p", "g2p-gru-attention", "g2p-gru")
+OFF = {"warm-up": "g2p-no-warmup", "label smoothing": "g2p-no-smoothing"}
+SHORT = {"g2p": 6_000, "g2p-gru-attention": 6_500, "g2p-gru": 10_000}  # ≥ 15 CPU min
+RUNS = [(name, 0, None) for name in MODELS]  # the long runs: the recipe's own steps
+RUNS += [(name, 1, SHORT[name]) for name in MODELS]
+RUNS += [(name, 0, SHORT["g2p"]) for name in OFF.values()]
+RUNS += [(name, 2, SHORT[name]) for name in MODELS]
+RUNS += [(name, 1, SHORT["g2p"]) for name in OFF.values()]
+
+
+def folder(name: str, seed: int) -> Path:
+    return RUNS_FOLDER / f"{name}-seed-{seed}"
+
+
+def train(chosen: Iterable[tuple[str, int, int | None]]) -> None:
+    """Run each to its end, from where it stopped, in one thread."""
+    torch.set_num_threads(1)
+    for name, seed, steps in chosen:
+        place = folder(name, seed)
+        if not (place / "result.json").is_file():
+            run_recipe(RECIPES[name], place, steps=steps, seed=seed, progress=False)
+        print(name, seed, (place / "result.json").read_text(), flush=True)
+
+
+def curve(place: Path) -> list[dict]:
+    """The judged updates of a run: pairs seen, both error rates."""
+    return [
+        {"pairs": r["step"] * BATCH, "per": r["per"], "wer": r["wer"]}
+        for r in read_log(place / "log.jsonl")
+        if "per" in r
+    ]
+
+
+def update_cost(name: str) -> tuple[int, float]:
+    """Longest chain of matrix products in a forward pass, and FLOPs a pair, trained."""
+    recipe = RECIPES[name]
+    model, chains, flops = recipe.model(), [], 0
+    draw = recipe.batches(0)
+    for i in range(8):
+        batch = draw(i)
+        counter = FlopCounterMode(display=False)
+        with counter:
+            total = recipe.loss(model, batch).total
+            chains.append(longest_chain(total))
+            total.backward()
+        flops += counter.get_total_flops() / len(batch.src)
+    return round(statistics.mean(chains)), flops / 8
+
+
+def speeds(rounds: int = 5, updates: int = 12) -> dict[str, list[float]]:
+    """Pairs a CPU second in training, one thread, the models turn about."""
+    torch.set_num_threads(1)
+    draw, found = batches(0), {name: [] for name in MODELS}
+    models = {name: RECIPES[name].model() for name in MODELS}
+    optimisers = {name: RECIPES[name].optimiser(models[name]) for name in MODELS}
+    for turn in range(rounds + 1):
+        for name in MODELS:
+            begin, pairs = time.process_time(), 0
+            for i in range(updates):
+                batch = draw(turn * updates + i)
+                optimisers[name].zero_grad()
+                RECIPES[name].loss(models[name], batch).mean.backward()
+                optimisers[name].step()
+                pairs += len(batch.src)
+            if turn:  # the first warms up
+                found[name].append(pairs / (time.process_time() - begin))
+    return found
+
+
+def by_length(words: list[str], written: list[tuple[str, ...]]) -> list[dict]:
+    """Error rates for words of 3 or fewer letters, 4, 5 … 13, and longer ones."""
+    groups: dict[int, list[int]] = {}
+    for i, word in enumerate(words):
+        groups.setdefault(min(max(len(word), 3), 14), []).append(i)
+    rows = []
+    for letters, where in sorted(groups.items()):
+        errors = count_errors([words[i] for i in where], [written[i] for i in where])
+        rows.append({"letters": letters, "words": errors.words, "per": errors.per})
+        rows[-1]["wer"] = errors.wer
+    return rows
+
+
+def judge(name: str) -> dict:
+    """The long run on the words of the test, greedily and with four beams."""
+    place, words = folder(name, 0), split().test
+    _, model = load_run(place, RECIPES)
+    written = {beams: spell(model, words, beams) for beams in (1, 4)}
+    last = read_log(place / "log.jsonl")[-1]
+    test = {}
+    for beams, said in written.items():
+        errors = count_errors(words, said)
+        name_of = "greedy" if beams == 1 else f"beam{beams}"
+        test[name_of] = {"per": errors.per, "wer": errors.wer}
+    return {
+        "seed": 0,
+        "pairs": last["step"] * BATCH,
+        "cpu_seconds_as_run": last["cpu_seconds"],
+        "test": test,
+        "by_length": by_length(words, written[1]),
+    }
+
+
+def seeds(name: str) -> list[int]:
+    """Those whose run has ended."""
+    return [s for s in range(9) if (folder(name, s) / "result.json").is_file()]
+
+
+def measure() -> None:
+    """Write the results and the weights of the long runs."""
+    pace = speeds()
+    result = {
+        "machine": platform.processor() or platform.machine(),
+        "threads": 1,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "measured": date.today().isoformat(),
+        "command": "python benchmarks/g2p.py train; python benchmarks/g2p.py measure",
+        "words": {part: len(words) for part, words in split()._asdict().items()},
+        "models": {},
+        "switched_off": {},
+    }
+    for name in MODELS:
+        chain, flops = update_cost(name)
+        result["models"][name] = {
+            "weights": sum(p.numel() for p in RECIPES[name].model().parameters()),
+            "chain": chain,
+            "flops_per_pair": flops,
+            "pairs_per_cpu_second": statistics.median(pace[name]),
+            "pace_of_rounds": pace[name],
+            "runs": [{"seed": s, "curve": curve(folder(name, s))} for s in seeds(name)],
+            "long": judge(name),
+        }
+        publish(folder(name, 0), ROOT / "weights")
+    for what, name in OFF.items():
+        result["switched_off"][what] = [
+            {"seed": s, "curve": curve(folder(name, s))} for s in seeds(name)
+        ]
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["measure"]:
+        measure()
+    elif sys.argv[1:2] == ["train"]:
+        wanted = sys.argv[2:]
+        train(r for r in RUNS if not wanted or wanted == [r[0], str(r[1])])
+    else:
+        sys.exit(__doc__)

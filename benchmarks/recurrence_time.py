@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""How does the time to read a text grow with its length, in turn and all at once?
+
+Four ways of one layer read random texts, forwards only, without gradients: a plain
+recurrent cell in this book's loop; torch's own of the same kind, whose loop is compiled;
+the same two matrix products for all words at once, in which no step waits (and which
+therefore knows no order: it is a yardstick, not a reader); and a layer of causal
+attention.
+
+    python benchmarks/recurrence_time.py      some minutes
+
+One thread; processor time, so other programs disturb little; the median of 9 rounds.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import nn
+
+from deepdive.attention import MultiHeadAttention
+from deepdive.commands.bench import machine, one_thread, seconds
+from deepdive.masks import Causal
+from deepdive.recurrent import ElmanCell, unroll
+
+RESULTS = Path(__file__).parent / "results" / "recurrence_time.json"
+COMMAND = "OMP_NUM_THREADS=1 python benchmarks/recurrence_time.py"
+WIDTH = 256
+HEADS = 4
+LENGTHS = {1: (16, 32, 64, 128, 256, 512, 1024, 2048), 32: (16, 32, 64, 128, 256, 512)}
+LEAST = 0.03  # seconds of one measurement; short work is repeated until it takes that
+
+
+def ways(d: int = WIDTH) -> dict[str, Callable]:
+    """name → a function of texts (B, T, d)."""
+    cell = ElmanCell(d, d)
+    compiled = nn.RNN(d, d, batch_first=True)
+    for kind in ("weight", "bias"):
+        for ours, theirs in ((cell.x_proj, "ih"), (cell.h_proj, "hh")):
+            place = getattr(compiled, f"{kind}_{theirs}_l0")
+            place.data.copy_(getattr(ours, kind).data)
+    layer = MultiHeadAttention(d, HEADS)
+    return {
+        "loop": lambda x: unroll(cell, x),
+        "compiled loop": lambda x: compiled(x)[0],
+        "at once": lambda x: torch.tanh(cell.x_proj(x) + cell.h_proj(x)),
+        "attention": lambda x: layer(x, mask=Causal()),
+    }
+
+
+def gigaflops(way: str, batch: int, T: int, d: int = WIDTH) -> float:
+    """Multiplications and additions of the matrix products, in 10⁹."""
+    if way == "attention":  # four products with weights; scores, and their mixture
+        return batch * (8 * T * d**2 + 4 * T**2 * d) / 1e9
+    return batch * 4 * T * d**2 / 1e9
+
+
+def measure(rounds: int) -> list[dict]:
+    """A record for each way, length and batch; the ways take turns."""
+    torch.manual_seed(0)
+    calls, records = ways(), []
+    for batch, lengths in LENGTHS.items():
+        for T in lengths:
+            x = torch.randn(batch, T, WIDTH)
+            assert torch.allclose(
+                calls["loop"](x), calls["compiled loop"](x), atol=1e-5
+            )
+            repeats = {
+                name: max(1, round(LEAST / max(seconds(lambda f=f: f(x), 1), 1e-6)))
+                for name, f in calls.items()
+            }
+            times: dict[str, list[float]] = {name: [] for name in calls}
+            for _ in range(rounds):
+                for name, f in calls.items():
+                    times[name].append(seconds(lambda f=f: f(x), repeats[name]))
+            for name, its in times.items():
+                ms = [
+                    float(f"{1e3 * t:.4g}") for t in (median(its), min(its), max(its))
+                ]
+                record = dict(zip(("median", "lowest", "highest"), ms, strict=True))
+                record["gigaflops"] = gigaflops(name, batch, T)
+                records.append({"way": name, "batch": batch, "length": T, **record})
+                print(records[-1])
+    return records
+
+
+def main() -> None:
+    """Measure everything and write the results file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    rounds = parser.parse_args().rounds
+    with one_thread(), torch.no_grad():
+        records = measure(rounds)
+    content = {
+        "question": __doc__.splitlines()[0],
+        "command": COMMAND,
+        "machine": machine(),
+        "rounds": rounds,
+        "width": WIDTH,
+        "heads": HEADS,
+        "unit": "milliseconds of processor time, forwards only",
+        "records": records,
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    RESULTS.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: MIT
+"""Does attention beat recurrence at the same size? Three models, one task, one recipe.
+
+    g2p                 the 2017 Transformer, 3 + 3 layers of width 128
+    g2p-gru-attention   a GRU that reads both ways, one that writes, additive attention
+    g2p-gru             the same without attention: one vector between them
+
+1.40 million weights each (± 1 %), the same words in the same order, the same optimiser,
+schedule, dropout and label smoothing; each model's learning rate is the best of three,
+tried for three minutes on words that do not judge.
+
+Taught in: book/01_recurrence.ipynb, book/06_transformer_2017.ipynb
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from deepdive.blocks import post_norm
+from deepdive.configs import TransformerConfig
+from deepdive.data import PairBatch, PairBatches
+from deepdive.models.transformer2017 import Transformer
+from deepdive.objectives import Loss, label_smoothed
+from deepdive.recipes.recipe import Recipe, Writing
+from deepdive.recipes.spelling import (
+    END,
+    LETTERS,
+    LONGEST,
+    PAD,
+    PHONEMES,
+    SHORTEST,
+    START,
+    begin,
+    count_errors,
+    pairs,
+    spell,
+    split,
+)
+from deepdive.recurrent import (
+    BahdanauAttention,
+    Decoder,
+    Encoder,
+    GruCell,
+    Seq2Seq,
+    TiedHead,
+)
+from deepdive.training import adamw, inverse_sqrt
+from deepdive.training.schedules import Schedule
+
+BATCH, DROPOUT, SMOOTHING, WARMUP = 128, 0.1, 0.1, 300
+CONFIG = TransformerConfig(
+    len(LETTERS), len(PHONEMES), d_model=128, n_layers=3, n_heads=4, d_ff=512,
+    dropout=DROPOUT, tied=False,
+)  # fmt: skip
+
+
+def gru(reader: int, writer: int, d_attention: int | None = None) -> Seq2Seq:
+    """A GRU translator: `reader` numbers in each direction, `writer` in its state."""
+    width = CONFIG.d_model
+    letters, phonemes = (nn.Embedding(len(s), width) for s in (LETTERS, PHONEMES))
+    cells = GruCell(width, reader), GruCell(width, reader)
+    encoder = Encoder(letters, *cells, nn.Dropout(DROPOUT))
+    attention, d_context = None, 0
+    if d_attention is not None:
+        d_context = encoder.d_annotation
+        attention = BahdanauAttention(writer, d_context, d_attention)
+    head = nn.Sequential(nn.Dropout(DROPOUT), TiedHead(phonemes, writer + d_context))
+    cell = GruCell(width + d_context, writer)
+    decoder = Decoder(phonemes, cell, head, attention, nn.Dropout(DROPOUT))
+    bridge = nn.Sequential(nn.Linear(encoder.d_state, writer), nn.Tanh())
+    return Seq2Seq(encoder, decoder, bridge)
+
+
+def batches(seed: int) -> PairBatches:
+    """128 pairs of the training words; for one seed the same for every model."""
+    return PairBatches(pairs(split().train), BATCH, PAD, seed)
+
+
+def loss(model: nn.Module, batch: PairBatch, smoothing: float = SMOOTHING) -> Loss:
+    """Each phoneme is guessed from the letters and the phonemes before it."""
+    src, tgt, src_keep, tgt_keep = batch
+    logits = model(src, tgt[:, :-1], src_keep, tgt_keep[:, :-1])
+    return label_smoothed(logits, tgt[:, 1:], PAD, smoothing)
+
+
+def evaluate(model: nn.Module) -> dict[str, float]:
+    """Phoneme and word error rate on the 2,000 words that watch, written greedily."""
+    words = split().dev
+    errors = count_errors(words, spell(model, words))
+    return {"per": errors.per, "wer": errors.wer}
+
+
+def write(model: nn.Module, text: str) -> Writing:
+    """Pronounce a word.
+
+    Raises:
+        ValueError: a sign that no word of the training has, or too many of them.
+    """
+    text = text.strip().lower() or "attention"
+    if not SHORTEST <= len(text) <= LONGEST:
+        raise ValueError(
+            f"{text!r} has {len(text)} letters; it learned words of {SHORTEST} to "
+            f"{LONGEST}"
+        )
+    device = next(model.parameters()).device
+    step = begin(model, torch.tensor([LETTERS.encode(text)], device=device))
+    prompt = torch.tensor([[START]], device=device)
+    return Writing(
+        step, prompt, (END,), lambda ids: PHONEMES.decode([i for i in ids if i > END])
+    )
+
+
+def recipe(
+    name: str,
+    what: str,
+    expect: str,
+    steps: int,
+    model: Callable[[], nn.Module],
+    lr: float,
+    schedule: Callable[[int], Schedule] = inverse_sqrt,
+) -> Recipe:
+    """What the three have in common."""
+    return Recipe(
+        name=name,
+        what=what,
+        expect=expect,
+        steps=steps,
+        model=model,
+        batches=batches,
+        loss=loss,
+        optimiser=lambda model: adamw(model, lr, weight_decay=0.0, betas=(0.9, 0.98)),
+        schedule=lambda steps: schedule(min(WARMUP, steps)),
+        evaluate=evaluate,
+        write=write,
+        average=0.999,
+        every=250,
+        evaluate_every=500,
+    )
+
+
+def without_rise(warmup: int) -> Schedule:
+    """The same schedule with its first part cut off: at the peak from update 1 on."""
+    shape = inverse_sqrt(warmup)
+    return lambda step: shape(max(step, warmup))
+
+
+TRANSFORMER = recipe(
+    "g2p",
+    "the 2017 Transformer, 3 + 3 layers of 128, pronounces English words",
+    "",
+    steps=20_000,
+    model=lambda: Transformer(CONFIG, post_norm),
+    lr=2e-3,
+)
+GRU_ATTENTION = recipe(
+    "g2p-gru-attention",
+    "two GRUs and additive attention between them, of the same size, on the same words",
+    "",
+    steps=20_000,
+    model=lambda: gru(reader=176, writer=338, d_attention=128),
+    lr=2e-3,
+)
+GRU = recipe(
+    "g2p-gru",
+    "two GRUs with one vector between them, of the same size, on the same words",
+    "",
+    steps=20_000,
+    model=lambda: gru(reader=256, writer=402),
+    lr=2e-3,
+)
+NO_WARMUP = recipe(
+    "g2p-no-warmup",
+    "g2p with its warm-up switched off: the learning rate begins at its peak",
+    "",
+    steps=6_000,
+    model=TRANSFORMER.model,
+    lr=2e-3,
+    schedule=without_rise,
+)
+NO_SMOOTHING = replace(
+    TRANSFORMER,
+    name="g2p-no-smoothing",
+    what="g2p with label smoothing switched off",
+    steps=6_000,
+    loss=partial(loss, smoothing=0.0),
+)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""The spelling task is split by words, judged by the nearest listed pronunciation."""
+
+import random
+
+import pytest
+import torch
+
+from deepdive import shelf
+from deepdive.decoding import UncachedStep, greedy
+from deepdive.recipes import RECIPES, load_run, publish, run_recipe
+from deepdive.recipes import g2p as experiment
+from deepdive.recipes import spelling as s
+from deepdive.training import read_log
+
+MODELS = ("g2p", "g2p-gru-attention", "g2p-gru")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_split_is_by_words_whole_and_fixed():
+    train, dev, test = (set(part) for part in s.split())
+    assert not (train & dev or train & test or dev & test)
+    assert train | dev | test == set(s.pronunciations())
+    assert (len(train), len(dev), len(test)) == (117_899, 2_000, 5_000)
+    # drawn once and for all: another draw would make old results incomparable
+    assert s.split().test[:3] == SOME_OF_THE_TEST
+
+
+SOME_OF_THE_TEST = ["sifuentes", "ebonic", "rancorous"]
+
+
+def test_every_sound_is_known_and_stress_is_gone():
+    sounds = {p for ways in s.pronunciations().values() for way in ways for p in way}
+    assert sorted(sounds) == list(s.PHONEMES.symbols[3:]) and len(sounds) == 39
+    assert s.pronunciations()["through"] == (("TH", "R", "UW"),)
+    # two that differ in stress alone are one
+    assert s.pronunciations()["abstract"] == (
+        ("AE", "B", "S", "T", "R", "AE", "K", "T"),
+    )
+
+
+def test_a_pair_for_each_pronunciation():
+    ids = s.pairs(["either"])
+    assert [s.PHONEMES.decode(tgt[1:-1]) for _, tgt in ids] == ["IY DH ER", "AY DH ER"]
+    assert all(s.LETTERS.decode(src) == "either" for src, _ in ids)
+    assert all(tgt[0] == s.START and tgt[-1] == s.END for _, tgt in ids)
+
+
+def test_errors_count_against_the_nearest_pronunciation():
+    said = [("AY", "DH", "ER"), ("K", "AE", "T", "S")]
+    errors = s.count_errors(["either", "cat"], said)
+    assert errors == (1 / 6, 1 / 2, 6, 2)
+    assert s.count_errors(["cat"], [()])[:2] == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "match"),
+    [
+        (["cat"], [], "1 words do not fit 0"),
+        (["zzzzq"], [()], "'zzzzq'"),
+        ([], [], "0"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(words, said, match):
+    with pytest.raises(ValueError, match=match):
+        s.count_errors(words, said)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_spelling_is_the_same_in_any_company(name):
+    """Alone, in batches, in another order, cached or not: the same answer."""
+    torch.manual_seed(3)
+    model = RECIPES[name].model().double().eval()
+    for parameter in model.parameters():  # far from ties
+        parameter.data.mul_(2.0)
+    words = random.Random(3).sample(s.split().dev, 12)
+    together = s.spell(model, words)
+    assert together == s.spell(model, words, batch=5)
+    assert together[::-1] == s.spell(model, words[::-1])
+    alone = [s.spell(model, [word])[0] for word in words]
+    assert together == alone
+    if name == "g2p":
+        src = torch.tensor([s.LETTERS.encode(words[0])])
+        with torch.no_grad():
+            step = UncachedStep(model.decode, memory=model.encode(src))
+            ids = greedy(step, torch.tensor([[s.START]]), s.MOST, stop=(s.END,)).rows()
+        assert alone[0] == tuple(s.PHONEMES.symbols[i] for i in ids[0] if i > s.END)
+
+
+def test_the_three_are_of_one_size():
+    sizes = [sum(p.numel() for p in RECIPES[n].model().parameters()) for n in MODELS]
+    assert max(sizes) / min(sizes) < 1.03 and 1.3e6 < min(sizes)
+
+
+def test_the_three_read_the_same_batches_under_the_same_rules():
+    recipes = [RECIPES[name] for name in MODELS]
+    first = recipes[0]
+    for other in recipes[1:]:
+        assert other.batches is first.batches and other.loss is first.loss
+        assert other.evaluate is first.evaluate and other.average == first.average
+        steps = (1, 50, 300, 301, 5_000)
+        ours, theirs = first.schedule(9_000), other.schedule(9_000)
+        assert [ours(t) for t in steps] == [theirs(t) for t in steps]
+    batch = first.batches(0)(0)
+    assert len(batch.src) == experiment.BATCH
+
+
+def test_warm_up_off_changes_the_rise_alone():
+    on, off = (RECIPES[n].schedule(6_000) for n in ("g2p", "g2p-no-warmup"))
+    rise = experiment.WARMUP
+    assert all(off(t) == 1.0 for t in range(1, rise + 1)) and on(1) == 1 / rise
+    assert all(on(t) == off(t) for t in (rise, rise + 1, 5_000))
+
+
+def test_smoothing_off_changes_the_loss_alone():
+    torch.manual_seed(0)
+    model, batch = RECIPES["g2p"].model().eval(), RECIPES["g2p"].batches(0)(0)
+    on, off = (RECIPES[n].loss(model, batch) for n in ("g2p", "g2p-no-smoothing"))
+    src, tgt, src_keep, tgt_keep = batch
+    logits = model(src, tgt[:, :-1], src_keep, tgt_keep[:, :-1])
+    for loss, eps in ((on, 0.1), (off, 0.0)):
+        right = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=s.PAD,
+            label_smoothing=eps, reduction="sum",
+        )  # fmt: skip
+        assert torch.allclose(loss.total, right) and loss.count == tgt_keep[:, 1:].sum()
+
+
+def test_write_refuses_what_it_cannot_read():
+    model = RECIPES["g2p"].model().eval()
+    with pytest.raises(ValueError, match="1 letters"):
+        RECIPES["g2p"].write(model, "a")
+    with pytest.raises(ValueError, match="'é'"):
+        RECIPES["g2p"].write(model, "café")
+
+
+def test_publish_copies_what_readers_need(tmp_path):
+    from dataclasses import replace
+
+    recipe = replace(
+        RECIPES["reverse"], evaluate=lambda m: {"x": 1.0}, evaluate_every=7
+    )
+    run_recipe(recipe, tmp_path / "run", steps=10, progress=False)
+    place = publish(tmp_path / "run", tmp_path / "shelf", every=4)
+    assert place == tmp_path / "shelf" / "reverse"
+    names = ["log.jsonl", "model.safetensors", "recipe.json", "result.json"]
+    assert sorted(p.name for p in place.iterdir()) == names
+    assert [r["step"] for r in read_log(place / "log.jsonl")] == [1, 4, 7, 8, 10]
+    _, ours = load_run(place, RECIPES)
+    _, theirs = load_run(tmp_path / "run", RECIPES)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert publish(tmp_path / "run", tmp_path / "shelf", every=4) == place  # again
+    with pytest.raises(ValueError, match="every"):
+        publish(tmp_path / "run", tmp_path / "shelf", every=0)
+    with pytest.raises(FileNotFoundError, match="no finished run"):
+        publish(tmp_path, tmp_path / "shelf")
+
+
+def test_publish_overwrites_no_other_run(tmp_path):
+    from dataclasses import replace
+
+    recipe = replace(RECIPES["reverse"], evaluate=lambda m: {"x": 1.0})
+    for seed in (0, 1):
+        run_recipe(recipe, tmp_path / str(seed), steps=1, seed=seed, progress=False)
+    publish(tmp_path / "0", tmp_path / "shelf")
+    before = (tmp_path / "shelf" / "reverse" / "model.safetensors").read_bytes()
+    with pytest.raises(FileExistsError, match="seed 0 there, 1 asked"):
+        publish(tmp_path / "1", tmp_path / "shelf")
+    after = (tmp_path / "shelf" / "reverse" / "model.safetensors").read_bytes()
+    assert before == after
+
+
+def test_the_shelf_says_what_it_has(tmp_path, monkeypatch):
+    assert shelf.data("cmudict.dict").is_file()
+    with pytest.raises(FileNotFoundError, match=r"no 'kmudict'.*cmudict\.dict"):
+        shelf.data("kmudict")
+    with pytest.raises(TypeError, match="string"):
+        shelf.weights(3)
+    monkeypatch.setenv("DEEPDIVE_BOOK", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        shelf.results("g2p")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one.txt").write_text("1")
+    assert shelf.data("one.txt").read_text() == "1"
