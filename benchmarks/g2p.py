@@ -31,13 +31,17 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNS_FOLDER = ROOT / "runs" / "g2p"
 RESULT = ROOT / "benchmarks" / "results" / "g2p.json"
 MODELS = ("g2p", "g2p-gru-attention", "g2p-gru")
-OFF = {"warm-up": "g2p-no-warmup", "label smoothing": "g2p-no-smoothing"}
+OFF = {
+    "warm-up": "g2p-no-warmup",
+    "label smoothing": "g2p-no-smoothing",
+    "post-norm": "g2p-post-norm",
+    "post-norm, warm-up": "g2p-post-norm-no-warmup",
+}
 SHORT = {"g2p": 6_000, "g2p-gru-attention": 6_500, "g2p-gru": 10_000}  # ≥ 15 CPU min
 RUNS = [(name, 0, None) for name in MODELS]  # the long runs: the recipe's own steps
 RUNS += [(name, 1, SHORT[name]) for name in MODELS]
 RUNS += [(name, 0, SHORT["g2p"]) for name in OFF.values()]
 RUNS += [(name, 2, SHORT[name]) for name in MODELS]
-RUNS += [(name, 1, SHORT["g2p"]) for name in OFF.values()]
 
 
 def folder(name: str, seed: int) -> Path:

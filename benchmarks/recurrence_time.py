@@ -2,10 +2,9 @@
 """How does the time to read a text grow with its length, in turn and all at once?
 
 Four ways of one layer read random texts, forwards only, without gradients: a plain
-recurrent cell in this book's loop; torch's own of the same kind, whose loop is compiled;
-the same two matrix products for all words at once, in which no step waits (and which
-therefore knows no order: it is a yardstick, not a reader); and a layer of causal
-attention.
+recurrent cell in this book's loop; torch's own, whose loop is compiled; the same two
+matrix products for all words at once, in which no step waits (and which therefore knows
+no order: it is a yardstick, not a reader); and a layer of causal attention.
 
     python benchmarks/recurrence_time.py      some minutes
 
@@ -15,6 +14,7 @@ One thread; processor time, so other programs disturb little; the median of 9 ro
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -59,32 +59,36 @@ def gigaflops(way: str, batch: int, T: int, d: int = WIDTH) -> float:
 
 
 def measure(rounds: int) -> list[dict]:
-    """A record for each way, length and batch; the ways take turns."""
+    """A record for each way, length and batch."""
     torch.manual_seed(0)
-    calls, records = ways(), []
+    every, records = ways(), []
     for batch, lengths in LENGTHS.items():
         for T in lengths:
             x = torch.randn(batch, T, WIDTH)
-            assert torch.allclose(
-                calls["loop"](x), calls["compiled loop"](x), atol=1e-5
-            )
-            repeats = {
-                name: max(1, round(LEAST / max(seconds(lambda f=f: f(x), 1), 1e-6)))
-                for name, f in calls.items()
-            }
-            times: dict[str, list[float]] = {name: [] for name in calls}
-            for _ in range(rounds):
-                for name, f in calls.items():
-                    times[name].append(seconds(lambda f=f: f(x), repeats[name]))
-            for name, its in times.items():
-                ms = [
-                    float(f"{1e3 * t:.4g}") for t in (median(its), min(its), max(its))
-                ]
-                record = dict(zip(("median", "lowest", "highest"), ms, strict=True))
-                record["gigaflops"] = gigaflops(name, batch, T)
-                records.append({"way": name, "batch": batch, "length": T, **record})
+            both = every["loop"](x), every["compiled loop"](x)
+            assert torch.allclose(*both, atol=1e-5), "the two loops differ"
+            times = taking_turns({n: partial(f, x) for n, f in every.items()}, rounds)
+            for way, its in times.items():
+                records.append({"way": way, "batch": batch, "length": T, **spread(its)})
+                records[-1]["gigaflops"] = gigaflops(way, batch, T)
                 print(records[-1])
     return records
+
+
+def taking_turns(calls: dict[str, Callable], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each call in each round, after one call that warms up."""
+    repeats = {n: max(1, round(LEAST / seconds(call, 1))) for n, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            times[name].append(seconds(call, repeats[name]))
+    return times
+
+
+def spread(times: list[float]) -> dict[str, float]:
+    """Median, lowest and highest, in milliseconds."""
+    found = {"median": median(times), "lowest": min(times), "highest": max(times)}
+    return {name: float(f"{1e3 * t:.4g}") for name, t in found.items()}
 
 
 def main() -> None:

@@ -4,30 +4,13 @@
 `python -m deepdive train --list` lists them.
 """
 
-from deepdive.recipes.g2p import (
-    GRU,
-    GRU_ATTENTION,
-    NO_SMOOTHING,
-    NO_WARMUP,
-    TRANSFORMER,
-)
+from deepdive.recipes.g2p import PRONUNCIATION
 from deepdive.recipes.grammar import GRAMMAR
 from deepdive.recipes.recipe import Recipe, Symbols, Writing
 from deepdive.recipes.reverse import REVERSE
 from deepdive.recipes.runs import load_run, publish, run_recipe
 
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        REVERSE,
-        GRAMMAR,
-        TRANSFORMER,
-        GRU_ATTENTION,
-        GRU,
-        NO_WARMUP,
-        NO_SMOOTHING,
-    )
-}
+RECIPES = {recipe.name: recipe for recipe in (REVERSE, GRAMMAR, *PRONUNCIATION)}
 
 __all__ = [
     "RECIPES",

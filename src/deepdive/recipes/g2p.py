@@ -19,7 +19,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from deepdive.blocks import post_norm
+from deepdive.blocks import post_norm, pre_norm
 from deepdive.configs import TransformerConfig
 from deepdive.data import PairBatch, PairBatches
 from deepdive.models.transformer2017 import Transformer
@@ -120,7 +120,6 @@ def recipe(
     steps: int,
     model: Callable[[], nn.Module],
     lr: float,
-    schedule: Callable[[int], Schedule] = inverse_sqrt,
 ) -> Recipe:
     """What the three have in common."""
     return Recipe(
@@ -132,7 +131,7 @@ def recipe(
         batches=batches,
         loss=loss,
         optimiser=lambda model: adamw(model, lr, weight_decay=0.0, betas=(0.9, 0.98)),
-        schedule=lambda steps: schedule(min(WARMUP, steps)),
+        schedule=lambda steps: inverse_sqrt(min(WARMUP, steps)),
         evaluate=evaluate,
         write=write,
         average=0.999,
@@ -152,7 +151,7 @@ TRANSFORMER = recipe(
     "the 2017 Transformer, 3 + 3 layers of 128, pronounces English words",
     "",
     steps=20_000,
-    model=lambda: Transformer(CONFIG, post_norm),
+    model=lambda: Transformer(CONFIG, pre_norm),
     lr=2e-3,
 )
 GRU_ATTENTION = recipe(
@@ -161,7 +160,7 @@ GRU_ATTENTION = recipe(
     "",
     steps=20_000,
     model=lambda: gru(reader=176, writer=338, d_attention=128),
-    lr=2e-3,
+    lr=4e-3,
 )
 GRU = recipe(
     "g2p-gru",
@@ -171,19 +170,41 @@ GRU = recipe(
     model=lambda: gru(reader=256, writer=402),
     lr=2e-3,
 )
-NO_WARMUP = recipe(
-    "g2p-no-warmup",
-    "g2p with its warm-up switched off: the learning rate begins at its peak",
-    "",
+
+# One thing of the Transformer's training changed at a time.
+NO_WARMUP = replace(
+    TRANSFORMER,
+    name="g2p-no-warmup",
+    what="g2p without warm-up: the learning rate begins at its peak",
     steps=6_000,
-    model=TRANSFORMER.model,
-    lr=2e-3,
-    schedule=without_rise,
+    schedule=lambda steps: without_rise(min(WARMUP, steps)),
 )
 NO_SMOOTHING = replace(
     TRANSFORMER,
     name="g2p-no-smoothing",
-    what="g2p with label smoothing switched off",
+    what="g2p without label smoothing",
     steps=6_000,
     loss=partial(loss, smoothing=0.0),
+)
+POST_NORM = replace(
+    TRANSFORMER,
+    name="g2p-post-norm",
+    what="g2p with the norms where the paper has them, behind each sum",
+    steps=6_000,
+    model=lambda: Transformer(CONFIG, post_norm),
+)
+POST_NORM_NO_WARMUP = replace(
+    NO_WARMUP,
+    name="g2p-post-norm-no-warmup",
+    what="the same without warm-up",
+    model=POST_NORM.model,
+)
+PRONUNCIATION = (
+    TRANSFORMER,
+    GRU_ATTENTION,
+    GRU,
+    NO_WARMUP,
+    NO_SMOOTHING,
+    POST_NORM,
+    POST_NORM_NO_WARMUP,
 )

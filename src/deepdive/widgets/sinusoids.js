@@ -87,7 +87,7 @@ const line = (x1, y1, x2, y2, kind) => svg("line", { x1, y1, x2, y2, class: kind
 // Where everything stands for a given width of the picture.
 function layout(width) {
   const wide = width >= 560;
-  const left = 84, right = 30;
+  const left = 88, right = 30;
   const side = wide ? Math.max(304, Math.floor(width * 0.5)) : width;
   const cell = Math.max(9, Math.floor(((wide ? width - side - 28 : width) - left - right) / 16));
   const map = { x: left, y: 82, cell, row: 5 };
@@ -171,7 +171,7 @@ function drawProducts({ x, y, w, h: tall }, data, { p, k }) {
     text(x - 24, y - 22, "PE(p) · PE(p + k) against k", "dd-tick"),
     [0, most / 2, most].map((tick) => {
       const level = at(0, tick)[1];
-      return [line(x, level, x + w, level, "sn-grid"), text(x - 8, level + 5, String(tick), "dd-tick", "end")];
+      return [line(x, level, x + w, level, "sn-grid"), text(x - 11, level + 5, String(tick), "dd-tick", "end")];
     }),
     svg("polyline", { points: rows.map((row, i) => at(i, row[1]).join()).join(" "), class: "sn-law" }),
     rows.map((row, i) => {

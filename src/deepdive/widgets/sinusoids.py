@@ -268,7 +268,7 @@ def _alt(start: dict[str, Any]) -> str:
 
 
 # The frame, 690 px wide; `sinusoids.js` draws the same at any width.
-MAP_X, MAP_Y, CELL, ROW = 84, 82, 13, 5
+MAP_X, MAP_Y, CELL, ROW = 88, 82, 13, 5
 SIDE_X, SIDE_WIDTH = 346, 344
 
 
@@ -278,7 +278,7 @@ def heat(
     """A heat map as one path for each shade, equal cells of a column joined.
 
     Returns:
-        pairs (colour, path): 1,024 cells take 10 kB, not 100.
+        pairs (colour, path): 1,024 cells take 7 kB, not 100.
     """
     shades = [[_shade(v, levels) for v in row] for row in table]
     paths: dict[int, str] = {}
@@ -401,7 +401,7 @@ def _draw_products(drawing: Drawing, p: int, k: int) -> None:
     for tick in (0, 4, 8):
         level = y + height * (1 - tick / 8)
         drawing.line(x, level, x + width, level)
-        drawing.text(x - 8, level + 5, str(tick), 14, "muted", "end")
+        drawing.text(x - 11, level + 5, str(tick), 14, "muted", "end")
     places = [
         (x + i * width / STEPS, y + height * (1 - v[1] / 8)) for i, v in enumerate(rows)
     ]
@@ -411,11 +411,10 @@ def _draw_products(drawing: Drawing, p: int, k: int) -> None:
             round(places[i][0], 2), round(y + height * (1 - dot / 8), 2), 2.6
         )
     drawing.circle(*(round(c, 2) for c in places[k]), 7, None, "accent")
-    end = k > STEPS - 4
-    drawing.text(
-        places[k][0] + (-11 if end else 11), max(places[k][1] - 6, y - 1), fmt(rows[k][0], 2),
-        16, "accent", "end" if end else "start", 650,
-    )  # fmt: skip
+    left = k > STEPS - 4
+    at, level = places[k][0] + (-11 if left else 11), max(places[k][1] - 6, y - 1)
+    value, anchor = fmt(rows[k][0], 2), "end" if left else "start"
+    drawing.text(at, level, value, 16, "accent", anchor, 650)
     for tick in (0, 8, 16, 24, 32):
         place = x + tick * width / STEPS
         drawing.text(place, y + height + 19, str(tick), 14, "muted", "middle")
