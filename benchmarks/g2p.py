@@ -11,6 +11,7 @@ words that no run has seen, and writes benchmarks/results/g2p.json and weights/.
 
 import json
 import platform
+import random
 import statistics
 import sys
 import time
@@ -36,6 +37,7 @@ OFF = {
     "label smoothing": "g2p-no-smoothing",
     "post-norm": "g2p-post-norm",
     "post-norm, warm-up": "g2p-post-norm-no-warmup",
+    "absolute positions": "g2p-relative",
 }
 SHORT = {"g2p": 6_000, "g2p-gru-attention": 6_500, "g2p-gru": 10_000}  # ≥ 15 CPU min
 RUNS = [(name, 0, None) for name in MODELS]  # the long runs: the recipe's own steps
@@ -116,6 +118,13 @@ def by_length(words: list[str], written: list[tuple[str, ...]]) -> list[dict]:
     return rows
 
 
+def on_training_words(model: torch.nn.Module) -> dict:
+    """The same on 2,000 words of the training: is a model behind even where it saw?"""
+    words = random.Random(0).sample(split().train, 2_000)
+    errors = count_errors(words, spell(model, words))
+    return {"per": errors.per, "wer": errors.wer}
+
+
 def judge(name: str) -> dict:
     """The long run on the words of the test, greedily and with four beams."""
     place, words = folder(name, 0), split().test
@@ -133,6 +142,7 @@ def judge(name: str) -> dict:
         "cpu_seconds_as_run": last["cpu_seconds"],
         "test": test,
         "by_length": by_length(words, written[1]),
+        "on_training_words": on_training_words(model),
     }
 
 

@@ -151,8 +151,8 @@ def main() -> None:
     chosen = parser.parse_args()
     runs = json.loads(chosen.out.read_text())["runs"] if chosen.out.is_file() else []
     have = {tuple(run[k] for k in KEYS) for run in runs}
-    grid = itertools.product(chosen.seeds, chosen.depths, RATES, ORDERS, WARMUPS)
-    names = ("seed", "depth", "rate", "order", "warmup")
+    grid = itertools.product(chosen.depths, chosen.seeds, RATES, ORDERS, WARMUPS)
+    names = ("depth", "seed", "rate", "order", "warmup")
     settings = [dict(zip(names, values, strict=True)) for values in grid]
     missing = [s for s in settings if tuple(s[k] for k in KEYS) not in have]
     with multiprocessing.Pool(chosen.processes) as pool:

@@ -17,8 +17,10 @@ from deepdive.configs import (
     LinearScaling,
     Llama3Scaling,
     NTKScaling,
+    TransformerConfig,
     YarnScaling,
 )
+from deepdive.models.transformer2017 import Transformer
 from deepdive.positions import (
     Alibi,
     LearnedPositions,
@@ -67,6 +69,22 @@ def test_a_shift_turns_every_sinusoid_pair_by_a_fixed_angle():
         s, c = table[:-k, :, 0], table[:-k, :, 1]
         close(table[k:, :, 0], s * cos + c * sin, 1e-5)
         close(table[k:, :, 1], c * cos - s * sin, 1e-5)
+
+
+def test_no_positions_leave_a_model_blind_to_order_and_sinusoids_do_not():
+    config = TransformerConfig(9, 9, d_model=8, n_layers=2, n_heads=2, d_ff=16)
+    src, order = torch.tensor([[3, 1, 4, 5, 8]]), [2, 4, 0, 1, 3]
+    for positions, blind in ((NoPositions(8), True), (SinusoidalPositions(8), False)):
+        model = Transformer(config, src_positions=positions).double()
+        rows, moved = model.encode(src), model.encode(src[:, order])
+        assert torch.allclose(moved, rows[:, order], rtol=0, atol=1e-12) is blind
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_no_positions_are_zeros_of_the_shape_of_the_others(shape):
+    positions = torch.arange(6)[: shape[-1]].expand(shape)
+    out = NoPositions(4)(positions)
+    assert not out.any() and out.shape == SinusoidalPositions(4)(positions).shape
 
 
 # ── Rotary ───────────────────────────────────────────────────────────────────────────
@@ -326,6 +344,12 @@ REFUSED = {
         r"\(1, 1, 4, 8\)",
     ),
     "odd sinusoids": (lambda: SinusoidalPositions(5), ValueError, "5"),
+    "no width": (lambda: NoPositions(0), ValueError, "0"),
+    "nothing of floats": (
+        lambda: NoPositions(4)(torch.ones(2)),
+        TypeError,
+        "float32",
+    ),
     "sinusoid of floats": (
         lambda: SinusoidalPositions(4)(torch.ones(2)),
         TypeError,

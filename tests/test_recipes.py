@@ -283,4 +283,5 @@ def test_a_recipe_shows_what_it_says(name, tmp_path):
     else:
         assert result["entropy"] < result["nats"] < result["entropy"] + 0.02
         assert result["nats"] < result["bigram_nats"] - 0.3
-        assert result["agreement"] == 1.0
+        known = [value for key, value in result.items() if "agreement" in key]
+        assert min(known) == 1.0

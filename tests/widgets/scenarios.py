@@ -297,6 +297,49 @@ SCENARIOS += [
 ]
 
 
+# -------------------------------------------------------------------- W1 · FadingMemory
+def _fading_memory_act(page: Page, root: Locator) -> None:
+    open_more(page, root)
+    focus(root, "combobox", "Sentence")
+    press(page, "ArrowDown")  # the dogs that the small cat hears
+    focus(root, "slider", "Word T")
+    press(page, "Home", "ArrowRight", "ArrowRight", "ArrowRight")  # 4
+    focus(root, "checkbox", "Axis in powers of ten")
+    press(page, "Space")
+    focus(root, "radio", "three readers")
+    press(page, "ArrowRight")  # one factor
+    type_number(page, root, "Factor ρ", "1.05")
+    focus(root, "slider", "Distance n")
+    press(page, "ArrowRight", "ArrowRight")  # 22
+
+
+def _fading_memory_expect() -> Tables:
+    from deepdive.widgets import FadingMemory
+
+    widget = FadingMemory()
+    widget.state = {"sentence": 1, "t": 4, "view": "gain", "rho": 1.05, "n": 22}
+    return widget.numbers()
+
+
+SCENARIOS += [
+    Scenario(
+        name="fading-memory",
+        source="from deepdive.widgets import FadingMemory\nFadingMemory()",
+        act=_fading_memory_act,
+        expect=_fading_memory_expect,
+        state={
+            "sentence": 1,
+            "t": 4,
+            "view": "gain",
+            "rho": 1.05,
+            "n": 22,
+            "log": True,
+        },
+        exact=1e-9,
+    ),
+]
+
+
 # ------------------------------------------------------------------------ HeadExplorer
 def _head_explorer_act(page: Page, root: Locator) -> None:
     focus(root, "button", "Layer 1, head 3")

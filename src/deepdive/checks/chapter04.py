@@ -33,9 +33,11 @@ one_sinusoid = Check(
 whole_turn = Check(
     right=2 * math.pi * 100,
     praise="θ = 10,000^(−256/512) = 1/100, and a whole turn is 2π radians.",
-    tolerance=0.5,  # places; 628 is right
+    tolerance=0.5,  # positions; 628 is right
     wrong=[
-        Wrong(100, "after 100 places it has turned by 1 radian. A whole turn is 2π."),
+        Wrong(
+            100, "after 100 positions it has turned by 1 radian. A whole turn is 2π."
+        ),
         Wrong(
             2 * math.pi * 10, "the exponent is 2i/d = 256/512, not i/d. Which θ is it?"
         ),
@@ -43,7 +45,7 @@ whole_turn = Check(
             2 * math.pi * 10_000,
             "that would be i = d/2, past the last pair. What is 10,000 to the ½?",
         ),
-        Wrong(0.01, "that is θ, the angle per place. How many make 2π?"),
+        Wrong(0.01, "that is θ, the angle per position. How many make 2π?"),
     ],
 )
 
@@ -79,7 +81,7 @@ sinusoids = Check(
         ),
         Wrong(
             _table(order="cos sin"),
-            "sine and cosine are exchanged. Place 0 should be 0, 1, 0, 1.",
+            "sine and cosine are exchanged. Position 0 should be 0, 1, 0, 1.",
         ),
         Wrong(
             _table(exponent=lambda i, d: i / d),
@@ -89,7 +91,7 @@ sinusoids = Check(
             _table(exponent=lambda i, d: i / max(d // 2 - 1, 1)),
             "the exponent reaches 1 at the last pair. The paper's formula has 2i/d.",
         ),
-        Wrong(_table(start=1), "places are counted from 0. Yours start at 1."),
+        Wrong(_table(start=1), "positions are counted from 0. Yours start at 1."),
         Wrong(_table(sign=1), "the angle is p divided by the power, not times it."),
     ],
 )
@@ -97,30 +99,28 @@ sinusoids = Check(
 add_positions = Check(
     right=lambda x, table: x + table[: x.shape[1]],
     praise="word t of every sentence gets row t of the table.",
-    cases=[random_tensors((2, 3, 4), (9, 4)), random_tensors((5, 5, 2), (9, 2))],
+    cases=[random_tensors((2, 3, 4), (30, 4)), random_tensors((5, 5, 2), (30, 2))],
     wrong=[
         Wrong(
             lambda x, table: x + table[: x.shape[0]][:, None],
             "all words of a sentence get the same row: the first axis is the batch.",
         ),
         Wrong(
-            lambda x, table: (
-                x + table[torch.arange(x.shape[0] * x.shape[1]) % len(table)].view_as(x)
-            ),
-            "places run on from one sentence to the next. Each begins at 0.",
+            lambda x, table: x + table[: x.shape[0] * x.shape[1]].view_as(x),
+            "positions run on from one sentence to the next. Each begins at 0.",
         ),
         Wrong(
             lambda x, table: x + table[1 : x.shape[1] + 1],
-            "the first word is at place 0. Yours starts at 1.",
+            "the first word is at position 0. Yours starts at 1.",
         ),
-        Wrong(lambda x, table: x + table[0], "every word gets the row of place 0."),
+        Wrong(lambda x, table: x + table[0], "every word gets the row of position 0."),
         Wrong(
             lambda x, table: table[: x.shape[1]].expand_as(x),
-            "the places are right. Where are the words?",
+            "the positions are right. Where are the words?",
         ),
         Wrong(
             lambda x, table: x * table[: x.shape[1]],
-            "places are added, not multiplied.",
+            "positions are added, not multiplied.",
         ),
     ],
 )

@@ -157,8 +157,8 @@ smoothed_loss = Check(
         ),
         Wrong(
             _spared,
-            "here the right word keeps 1 − ε and the others share ε. Szegedy et al., whom "
-            "the paper cites, give ε/V to every word, the right one too.",
+            "here the right word keeps 1 − ε and the others share ε. Give ε/V to every "
+            "word, the right one too.",
         ),
         Wrong(
             lambda logits, targets, eps: F.cross_entropy(
@@ -167,8 +167,8 @@ smoothed_loss = Check(
             "that is the plain loss: eps does nothing.",
         ),
         Wrong(
-            lambda logits, targets, eps: -_smoothed(
-                logits, targets, eps, eps / logits.shape[-1]
+            lambda logits, targets, eps: (
+                -_smoothed(logits, targets, eps, eps / logits.shape[-1])
             ),
             "the sign is missing: a surprise is −log p.",
         ),

@@ -7,10 +7,13 @@
 from deepdive.recipes.g2p import PRONUNCIATION
 from deepdive.recipes.grammar import GRAMMAR
 from deepdive.recipes.recipe import Recipe, Symbols, Writing
+from deepdive.recipes.recurrent_grammar import FADING
 from deepdive.recipes.reverse import REVERSE
 from deepdive.recipes.runs import load_run, publish, run_recipe
 
-RECIPES = {recipe.name: recipe for recipe in (REVERSE, GRAMMAR, *PRONUNCIATION)}
+RECIPES = {
+    recipe.name: recipe for recipe in (REVERSE, GRAMMAR, *FADING, *PRONUNCIATION)
+}
 
 __all__ = [
     "RECIPES",

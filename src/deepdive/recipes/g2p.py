@@ -17,11 +17,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepdive.blocks import post_norm, pre_norm
-from deepdive.configs import TransformerConfig
+from deepdive.configs import T5Config, TransformerConfig
 from deepdive.data import PairBatch, PairBatches
+from deepdive.models.t5 import T5
 from deepdive.models.transformer2017 import Transformer
 from deepdive.objectives import Loss, label_smoothed
 from deepdive.recipes.recipe import Recipe, Writing
@@ -72,6 +73,29 @@ def gru(reader: int, writer: int, d_attention: int | None = None) -> Seq2Seq:
     decoder = Decoder(phonemes, cell, head, attention, nn.Dropout(DROPOUT))
     bridge = nn.Sequential(nn.Linear(encoder.d_state, writer), nn.Tanh())
     return Seq2Seq(encoder, decoder, bridge)
+
+
+class Relative(T5):
+    """T5's attention for this task: it sees how far apart two signs are, not where.
+
+    One table holds phonemes and letters, the letters behind.
+
+    Shapes:
+        src (B, S) letters, tgt (B, T) phonemes → logits (B, T, V)
+    """
+
+    def __init__(self):
+        sizes = {"d_model": 128, "n_layers": 3, "n_heads": 4, "head_dim": 32}
+        sizes |= {"d_ff": 512, "dropout": DROPOUT, "tied": False}
+        super().__init__(T5Config(len(PHONEMES) + len(LETTERS), **sizes))
+
+    def encode(self, src: Tensor, keep: Tensor | None = None) -> Tensor:
+        return super().encode(src + len(PHONEMES), keep)
+
+    def decode(self, *args, **how) -> Tensor:
+        return super().decode(*args, **how)[
+            ..., : len(PHONEMES)
+        ]  # no letter is written
 
 
 def batches(seed: int) -> PairBatches:
@@ -168,7 +192,7 @@ GRU = recipe(
     "",
     steps=20_000,
     model=lambda: gru(reader=256, writer=402),
-    lr=2e-3,
+    lr=4e-3,
 )
 
 # One thing of the Transformer's training changed at a time.
@@ -199,6 +223,13 @@ POST_NORM_NO_WARMUP = replace(
     what="the same without warm-up",
     model=POST_NORM.model,
 )
+RELATIVE = replace(
+    TRANSFORMER,
+    name="g2p-relative",
+    what="g2p with T5's layers, which see distances in the place of positions",
+    steps=6_000,
+    model=Relative,
+)
 PRONUNCIATION = (
     TRANSFORMER,
     GRU_ATTENTION,
@@ -207,4 +238,5 @@ PRONUNCIATION = (
     NO_SMOOTHING,
     POST_NORM,
     POST_NORM_NO_WARMUP,
+    RELATIVE,
 )

@@ -224,7 +224,7 @@ def write(model: nn.Module, text: str) -> Writing:
 
 
 def gpt() -> Gpt:
-    """Two layers of attention: 60,720 parameters."""
+    """Two layers of attention: 60,864 parameters."""
     return Gpt(CONFIG)
 
 
@@ -236,12 +236,15 @@ def recurrent_lm(kind: type[Cell]) -> RecurrentLm:
     return RecurrentLm(V, D_WORD, equal_width(kind, D_WORD, cells, beside=V), kind)
 
 
-def recipe(name: str, what: str, expect: str, model: Callable[[], nn.Module]) -> Recipe:
+def recipe(
+    name: str, what: str, seconds: int, model: Callable[[], nn.Module]
+) -> Recipe:
     """One of the four, which differ in the model alone."""
     return Recipe(
         name=name,
-        what=what,
-        expect=expect,
+        what=f"{what} learns agreement across up to {CLAUSES} clauses",
+        expect=f"1.18 nats a word (word pairs 1.53, dice 1.17) in {seconds} s of "
+        f"one x86 thread",
         steps=600,
         model=model,
         batches=batches,
@@ -254,11 +257,11 @@ def recipe(name: str, what: str, expect: str, model: Callable[[], nn.Module]) ->
 
 
 FADING = tuple(
-    recipe(f"grammar-{name}", what, expect, model)
-    for name, what, expect, model in (
-        ("elman", "a plain recurrent network", "?", partial(recurrent_lm, ElmanCell)),
-        ("gru", "a GRU", "?", partial(recurrent_lm, GruCell)),
-        ("lstm", "an LSTM", "?", partial(recurrent_lm, LstmCell)),
-        ("attention", "a GPT, two layers of 48,", "?", gpt),
+    recipe(f"grammar-{name}", what, seconds, model)
+    for name, what, seconds, model in (
+        ("elman", "a plain recurrent network", 13, partial(recurrent_lm, ElmanCell)),
+        ("gru", "a GRU", 20, partial(recurrent_lm, GruCell)),
+        ("lstm", "an LSTM", 20, partial(recurrent_lm, LstmCell)),
+        ("attention", "a GPT, two layers of 48,", 14, gpt),
     )
 )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from deepdive import shelf
 from deepdive.data import padded, read_pronunciations, split_items, without_stress
 from deepdive.decoding import CachedStep, Step, beam_search, greedy
-from deepdive.models.transformer2017 import Transformer
+from deepdive.halves import EncoderDecoder
 from deepdive.recipes.recipe import Symbols
 from deepdive.scoring import fewest_edits
 
@@ -79,7 +79,7 @@ def begin(model: nn.Module, src: Tensor, keep: Tensor | None = None) -> Step:
     Shapes:
         src (B, S) ids, keep (B, S) bool
     """
-    if not isinstance(model, Transformer):
+    if not isinstance(model, EncoderDecoder):
         return model.start(src, keep)
     memory = model.encode(src, keep)
     caches = model.new_caches()

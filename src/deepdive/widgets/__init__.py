@@ -5,6 +5,7 @@ import importlib
 
 _HOMES = {
     "AttentionTrace": "attention_trace",
+    "FadingMemory": "fading_memory",
     "SoftmaxScale": "softmax_scale",
     "HeadSplit": "head_split",
     "MaskGrid": "mask_grid",
