@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Does post-norm need a warm-up, and from which depth on? Models that sort letters.
 
-An encoder of 2 to 18 blocks reads 12 random letters and learns to write them in the
+An encoder of 2, 6 or 12 blocks reads 12 random letters and learns to write them in the
 order of the alphabet. Each depth is trained in both norm orders, at two learning
 rates, with and without warm-up, from three seeds; everything else is the same.
 
-    python benchmarks/norm_order.py                     about 15 CPU minutes, resumable
-    python benchmarks/norm_order.py --depths 2 --seeds 0
+    python benchmarks/norm_order.py                     about 8 CPU minutes, resumable
+    python benchmarks/norm_order.py --depths 18         a deeper one, added to them
 
 Runs that the results file holds already are not repeated. Two processes share the work
 unless told otherwise, one thread each.
@@ -35,7 +35,7 @@ from deepdive.training import adamw, fit, linear
 RESULTS = Path(__file__).parent / "results" / "norm_order.json"
 COMMAND = "OMP_NUM_THREADS=1 python benchmarks/norm_order.py"
 ORDERS: dict[str, Residual] = {"post": post_norm, "pre": pre_norm}
-DEPTHS, RATES, SEEDS = (2, 6, 12, 18), (1e-3, 3e-3), (0, 1, 2)
+DEPTHS, RATES, SEEDS = (2, 6, 12), (1e-3, 3e-3), (0, 1, 2)
 WARMUPS = (0, 100)  # of 400 updates
 STEPS, BATCH, LETTERS, LENGTH, TEST = 400, 32, 20, 12, 1000
 SIZES = {"d_model": 32, "n_heads": 4, "d_ff": 128}
