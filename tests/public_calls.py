@@ -72,6 +72,7 @@ OUTSIDE = {  # parts of the package, and where their wrong input is tested inste
     "pretrained": "wrong files: test_huggingface, test_gguf, test_pretrained",
     "recipes": "training runs: test_recipes",
     "scoring": "any sequences: test_scoring",
+    "shelf": "the book's own files: test_spelling",
     "show": "pictures: test_show_figures, test_errors",
     "tokenizers": "another library's objects: test_tokenizers",
     "widgets": "tests/widgets",
