@@ -139,6 +139,39 @@ STUDENTS = [
         ),
         "yours is i/d",
     ),
+    (
+        "sinusoids",
+        lambda p, d: torch.stack(
+            [f(p / 10_000 ** (2 * j / d)) for j in range(0, d, 2) for f in SIN_COS], 1
+        ),
+        "already counts in 2i",
+    ),
+    (
+        "sinusoids",
+        lambda p, d: torch.stack(
+            [SIN_COS[j % 2](p / 10_000 ** (j / d)) for j in range(d)], 1
+        ),
+        "an angle for each column",
+    ),
+    (
+        "sinusoids",
+        lambda p, d: torch.stack(
+            [SIN_COS[j % 2](p / 10_000 ** (2 * j / d)) for j in range(d)], 1
+        ),
+        "an angle for each column",
+    ),
+    (
+        "sinusoids",
+        lambda p, d: torch.stack(
+            [
+                f(torch.arange(len(p)) / 10_000 ** (2 * i / d))
+                for i in range(d // 2)
+                for f in SIN_COS
+            ],
+            1,
+        ),
+        "Use the positions given",
+    ),
     ("add_positions", lambda x, table: x + table[: x.shape[-2]], "every sentence"),
     (
         "add_positions",

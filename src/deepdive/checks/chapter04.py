@@ -70,6 +70,19 @@ def _table(
     return table
 
 
+def _by_column(exponent: Callable[[Tensor, int], Tensor]) -> Callable:
+    """Sinusoids with an angle for each column, where a pair should share one."""
+
+    def table(positions: Tensor, d: int) -> Tensor:
+        j = torch.arange(d).double()
+        angles = positions[:, None] / 10_000 ** exponent(j, d)
+        return torch.where(j % 2 == 0, angles.sin(), angles.cos())
+
+    return table
+
+
+_PAIR = "sine and cosine of a pair share one angle. Yours has an angle for each column."
+
 sinusoids = Check(
     right=_table(),
     praise="the same numbers as deepdive.positions.SinusoidalPositions.",
@@ -90,6 +103,16 @@ sinusoids = Check(
         Wrong(
             _table(exponent=lambda i, d: i / max(d // 2 - 1, 1)),
             "the exponent reaches 1 at the last pair. The paper's formula has 2i/d.",
+        ),
+        Wrong(
+            _table(exponent=lambda i, d: 4 * i / d),
+            "the exponent is 4i/d. arange(0, d, 2) already counts in 2i.",
+        ),
+        Wrong(_by_column(lambda j, d: j / d), _PAIR),
+        Wrong(_by_column(lambda j, d: 2 * j / d), _PAIR),
+        Wrong(
+            lambda positions, d: _table()(torch.arange(len(positions)), d),
+            "rows 0, 1, 2 … came out. Use the positions given: they may be 0, 5, 7.",
         ),
         Wrong(_table(start=1), "positions are counted from 0. Yours start at 1."),
         Wrong(_table(sign=1), "the angle is p divided by the power, not times it."),

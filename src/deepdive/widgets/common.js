@@ -242,7 +242,7 @@ function bind(options, show) {
 // plain words; `show` (nodes) may write it otherwise.
 export function slider(options) {
   const { label, show: shown = rich(label), min = 0, max = 1, step = 1, values = null, unit = "",
-    hint = "" } = options;
+    hint = "", say = (v) => `${v}${unit && ` ${unit}`}` } = options; // say: for a screen reader
   const id = uid("slider");
   const last = values ? values.length - 1 : max;
   const nearest = (x) => values.reduce(
@@ -258,7 +258,7 @@ export function slider(options) {
   });
   const show = (v) => {
     range.value = String(values ? nearest(v) : v);
-    range.setAttribute("aria-valuetext", `${v}${unit && ` ${unit}`}`);
+    range.setAttribute("aria-valuetext", say(v));
     if (!typing) box.value = String(v); // a number half typed stays
   };
   const send = bind(options, show);
@@ -430,6 +430,7 @@ export function shell(el, {
   const node = (c) => c?.el ?? c;
   const line = h("p", { class: "dd-summary", "aria-hidden": true });
   const live = h("p", { class: "dd-hidden", "aria-live": "polite" });
+  const note = h("p", { class: "dd-hidden", role: "status" }); // leaves the summary alone
   const tableId = uid("table");
   const tableBox = h("div", { class: "dd-tables", id: tableId, hidden: true });
   let timer;
@@ -457,7 +458,8 @@ export function shell(el, {
   const reset = s && button("Reset", () => s.reset());
   const link = s?.linked && button("Copy link", async () => {
     const url = s.link();
-    announce(await copyText(url) ? "Link to this state copied." : `Link to this state: ${url}`);
+    note.textContent = await copyText(url) ? "Link to this state copied."
+      : `Link to this state: ${url}`;
     link.textContent = "Copied";
     setTimeout(() => { link.textContent = "Copy link"; }, 1500);
   });
@@ -481,7 +483,7 @@ export function shell(el, {
     h("p", { class: "dd-title" }, rich(title)),
     top, row(controls),
     h("div", { class: "dd-picture" }, node(figure)),
-    summary && line, (summary || link) && live, row(below),
+    summary && line, summary && live, link && note, row(below),
     more.length > 0 && h("details", { class: "dd-more" }, h("summary", {}, "More"), row(more)),
     !bar && buttons,
     table && tableBox, paperBox,

@@ -90,10 +90,10 @@ function layout(width) {
   const left = 88, right = 30;
   const side = wide ? Math.max(304, Math.floor(width * 0.5)) : width;
   const cell = Math.max(9, Math.floor(((wide ? width - side - 28 : width) - left - right) / 16));
-  const map = { x: left, y: 82, cell, row: 5 };
+  const map = { x: left, y: 76, cell, row: 5 };
   const foot = map.y + 64 * map.row + 46;
   const clocks = { x: wide ? width - side : 0, y: wide ? 0 : foot + 22, w: side };
-  const dots = { x: clocks.x + 24, y: clocks.y + 322, w: side - 36, h: 96 };
+  const dots = { x: clocks.x + 24, y: clocks.y + 314, w: side - 36, h: 84 };
   return { wide, map, clocks, dots, height: dots.y + dots.h + 50 };
 }
 
@@ -110,11 +110,11 @@ function drawMap({ x, y, cell, row }, data, { p, k }) {
     width: width + 2 * by, height: row + 2 * by, class: kind });
   return [
     text(0, 18, "PE: a row for each position", "dd-head"),
-    [[table, y, row], [[table[p]], 30, 20], [[table[p + k]], 54, 20]].map(paint),
-    text(x - 22, 45, "PE(p)", "sn-name", "end"),
-    text(x - 22, 69, "PE(p+k)", "sn-name sn-next", "end"),
-    svg("circle", { cx: x - 12, cy: 40, r: 4, class: "sn-tip" }),
-    svg("circle", { cx: x - 12, cy: 64, r: 5, class: "sn-ring" }),
+    [[table, y, row], [[table[p]], 26, 20], [[table[p + k]], 50, 20]].map(paint),
+    text(x - 22, 41, "PE(p)", "sn-name", "end"),
+    text(x - 22, 65, "PE(p+k)", "sn-name sn-next", "end"),
+    svg("circle", { cx: x - 12, cy: 36, r: 4, class: "sn-tip" }),
+    svg("circle", { cx: x - 12, cy: 60, r: 5, class: "sn-ring" }),
     [0, 16, 32, 48, 63].filter((tick) => Math.abs(tick - p) * row > 15)
       .map((tick) => text(x - 8, y + (tick + 0.5) * row + 5, String(tick), "dd-tick", "end")),
     [p, p + k].map((place) => rim(place, 4, "sn-rim")),

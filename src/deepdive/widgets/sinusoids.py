@@ -167,9 +167,9 @@ class Sinusoids(Widget):
     """
 
     label = "Sinusoidal positions"
-    height = 780
-    height_mid = 820
-    height_narrow = 1480
+    height = 764
+    height_mid = 804
+    height_narrow = 1454
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Sinusoids(Widget):
             drawing = Drawing(690, 360, self.alt)
             _draw_words(drawing, start["order"], start["placed"])
         else:
-            drawing = Drawing(690, 464, self.alt)
+            drawing = Drawing(690, 448, self.alt)
             _draw_map(drawing, start["p"], start["k"])
             _draw_clocks(drawing, start["p"], start["k"])
             _draw_products(drawing, start["p"], start["k"])
@@ -268,7 +268,7 @@ def _alt(start: dict[str, Any]) -> str:
 
 
 # The frame, 690 px wide; `sinusoids.js` draws the same at any width.
-MAP_X, MAP_Y, CELL, ROW = 88, 82, 13, 5
+MAP_X, MAP_Y, CELL, ROW = 88, 76, 13, 5
 SIDE_X, SIDE_WIDTH = 346, 344
 
 
@@ -317,12 +317,12 @@ def _draw_map(drawing: Drawing, p: int, k: int) -> None:
     right = MAP_X + width
     drawing.text(0, 18, "PE: a row for each position", 17, weight=600)
     _paint(drawing, table, MAP_Y, ROW)
-    _paint(drawing, [table[p]], 30, 20)
-    _paint(drawing, [table[p + k]], 54, 20)
-    drawing.text(MAP_X - 22, 45, "PE(p)", 14, anchor="end", weight=600)
-    drawing.text(MAP_X - 22, 69, "PE(p+k)", 14, "accent", "end", 600)
-    drawing.circle(MAP_X - 12, 40, 4, "ink")
-    drawing.circle(MAP_X - 12, 64, 5, None, "accent")
+    _paint(drawing, [table[p]], 26, 20)
+    _paint(drawing, [table[p + k]], 50, 20)
+    drawing.text(MAP_X - 22, 41, "PE(p)", 14, anchor="end", weight=600)
+    drawing.text(MAP_X - 22, 65, "PE(p+k)", 14, "accent", "end", 600)
+    drawing.circle(MAP_X - 12, 36, 4, "ink")
+    drawing.circle(MAP_X - 12, 60, 5, None, "accent")
     for tick in (0, 16, 32, 48, 63):
         if abs(tick - p) * ROW > 15:
             level = MAP_Y + (tick + 0.5) * ROW
@@ -395,7 +395,7 @@ def _plain(x: float) -> str:
 def _draw_products(drawing: Drawing, p: int, k: int) -> None:
     """PE(p) · PE(p + k): the line is Σ cos(k · θ), the dots come from this p."""
     rows = products(p)
-    x, y, width, height = SIDE_X + 24, 322, SIDE_WIDTH - 36, 96
+    x, y, width, height = SIDE_X + 24, 314, SIDE_WIDTH - 36, 84
     drawing.text(SIDE_X, y - 41, "Dot product: the same for every p", 17, weight=600)
     drawing.text(SIDE_X, y - 22, "PE(p) · PE(p + k) against k", 14, "muted")
     for tick in (0, 4, 8):
