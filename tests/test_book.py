@@ -352,6 +352,26 @@ def _(chapter: Chapter) -> None:
 
 
 @rule
+def exercise_minutes(chapter: Chapter) -> list[str]:
+    """The card promises the minutes that stand behind the exercises."""
+    opening = "\n".join(cell.source for cell in chapter.section(""))
+    promised = re.search(r"exercises\s+(\d+)", opening)
+    text = "\n".join(cell.source for cell in chapter.section("Exercises"))
+    needed = sum(map(int, re.findall(r"(?m)^### .*\((\d+) minutes\)", text)))
+    if promised and int(promised[1]) != needed:
+        return [f"exercises take {needed} minutes, the card says {promised[1]}"]
+    return []
+
+
+@plant("exercise_minutes")
+def _(chapter: Chapter) -> None:
+    for cell in chapter.section("Exercises"):
+        cell.source = re.sub(
+            r"(### E1.*)\((\d+) minutes\)", r"\1(99 minutes)", cell.source
+        )
+
+
+@rule
 def description(chapter: Chapter) -> list[str]:
     """The page's description, for search engines, is in the notebook's metadata."""
     meta = chapter.notebook.metadata.get("myst", {}).get("html_meta", {})

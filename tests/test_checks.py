@@ -54,6 +54,11 @@ STUDENTS = [
     ("steps_to_one_percent", 43, "One more step"),
     ("steps_to_one_percent", 10, "multiply"),
     ("steps_to_one_percent", 21.85, "is not it"),
+    ("steps_to_one_percent", 43.7, "round up"),
+    ("steps_to_one_percent", 44.3, "a whole number is asked"),
+    ("strongest_factor", 2.65, "above it tanh does"),
+    ("strongest_factor", 1 / 0.6, "24 zeros gain"),
+    ("strongest_factor", 3.2, "eight times"),
     ("steps_that_wait", 20 + 15, "side by side"),
     ("steps_that_wait", 2 * 20 + 15, "both read at once"),
     ("steps_that_wait", 20 * 15, "Count states"),
@@ -109,6 +114,7 @@ STUDENTS = [
     ("t5_parameters", 50_331_648, "W_O counts too"),
     ("t5_parameters", 16_777_216, "one matrix"),
     ("t5_parameters", 524_288, "one head"),
+    ("t5_parameters", 67_000_000, "has to be exact"),
     ("four_heads", 0.2119416, "head 4"),
     ("one_sinusoid", math.sin(2), "sin 2 = 0.909"),
     ("one_sinusoid", math.sin(math.pi / 90), "took it for degrees"),
@@ -151,14 +157,14 @@ STUDENTS = [
         lambda p, d: torch.stack(
             [SIN_COS[j % 2](p / 10_000 ** (j / d)) for j in range(d)], 1
         ),
-        "an angle for each column",
+        "one for each column",
     ),
     (
         "sinusoids",
         lambda p, d: torch.stack(
             [SIN_COS[j % 2](p / 10_000 ** (2 * j / d)) for j in range(d)], 1
         ),
-        "an angle for each column",
+        "not the columns",
     ),
     (
         "sinusoids",
@@ -231,6 +237,7 @@ STUDENTS = [
     ("sum_of_heads", lambda h, W: torch.cat([*h], 1) @ W.T, "columns"),
     ("sum_of_heads", lambda h, W: h.view(h.shape[1], -1) @ W, "mixes words"),
     ("normed_entry", 5 / 3, "36/4 = 9"),
+    ("normed_entry", 1.67, "36/4 = 9"),
     ("normed_entry", 5 / 12**0.5, "divides by all four"),
     ("normed_entry", 9 / 5, "RMSNorm"),
     ("block_parameters", 3_152_384, "1,050,624"),
@@ -254,6 +261,18 @@ STUDENTS = [
             1,
         ).double(),
         "constant added",
+    ),
+    (
+        "who_moves",
+        lambda norm, x: torch.stack(
+            [
+                (norm(x * (1 + 9 * torch.eye(len(x))[:, [j]])) - norm(x)).abs().sum(1)
+                > 1e-6
+                for j in range(len(x))
+            ],
+            1,
+        ).double(),
+        "times a number",
     ),
     (
         "pre_norm_block",

@@ -261,3 +261,24 @@ def test_first_frame_teaches(args: dict) -> None:
     assert palette.fmt(widget.numbers()["products"][state["k"]][0], 2) in frame
     for _, period, _ in sinusoids.hands(0):
         assert sinusoids._plain(period) in frame
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{}, {"p": 31, "k": 0}, {"view": "words", "order": 4},
+     {"view": "words", "order": 0}, {"view": "words", "order": 2, "placed": True}],
+    ids=str,
+)  # fmt: skip
+def test_page_describes_its_picture_as_python_does(args: dict) -> None:
+    widget = Sinusoids(**args)
+    asked = {"data": widget.data, "state": widget.state}
+    said = run_node("return m.altOf(input.data, input.state);", SCRIPT, asked)
+    assert said == widget.alt
+
+
+def test_the_alternative_names_the_lowest_point() -> None:
+    """The curve’s first valley is at 3, its first peak after that at 6."""
+    curve = [row[0] for row in sinusoids.products(12)]
+    assert min(range(7), key=curve.__getitem__) == 3
+    assert max(range(3, 10), key=curve.__getitem__) == 6
+    assert f"to {palette.fmt(curve[3], 1)} at 3" in Sinusoids().alt

@@ -71,10 +71,17 @@ class Check:
             if abs(number - wrong.answer) <= self.tolerance:
                 return Verdict(False, wrong.hint)
         if abs(number - self.right) <= 0.01 * abs(self.right):
-            return Verdict(False, "close. Carry three decimals through to the end.")
+            return Verdict(False, self._close(number))
         return Verdict(
             False, f"{number:g} is not it. Write down each step and compare."
         )
+
+    def _close(self, number: float) -> str:
+        if not isinstance(self.right, int):
+            return "close. Carry three decimals through to the end."
+        if number % 1:
+            return "close, but a whole number is asked."
+        return "close, but it has to be exact. Count again."
 
     def _function(self, answer: Callable) -> Verdict:
         if not callable(answer):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The checks of chapter 1, the recurrent bottleneck."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -47,8 +48,13 @@ fourth_state = Check(
 steps_to_one_percent = Check(
     right=44,
     praise="log 0.01 / log 0.9, rounded up: 0.9⁴³ is still above 0.01, 0.9⁴⁴ below.",
+    tolerance=0.02,  # 43.7 is 43.709 too
     wrong=[
         Wrong(43, "0.9⁴³ = 0.0108 is still above 1 %. One more step."),
+        Wrong(
+            math.log(0.01) / math.log(0.9),
+            "that is the exact point. Count whole steps: round up.",
+        ),
         Wrong(10, "a tenth is lost of what is left, not of the beginning: multiply."),
         Wrong(22, "that is where 10 % are left. One hundredth takes twice as long."),
         Wrong(7, "that is where one half is left. It has to halve again and again."),
@@ -191,5 +197,31 @@ additive_attention = Check(
             lambda s, H, W, U, v: ((H @ U) @ (s @ W)).softmax(0) @ H,
             "those are dot products, chapter 2's way. Here: tanh(s W + H U) times v.",
         ),
+    ],
+)
+
+strongest_factor = Check(
+    right=2.7,
+    praise="below it W_h loses too much, above it tanh does. Even here the first word "
+    "counts little: 0.14.",
+    tolerance=0.06,  # 2.65 is the top of a finer search
+    wrong=[
+        Wrong(
+            1.5,
+            "from there on W_h no longer shortens every vector. But tanh still takes "
+            "its part: try larger factors.",
+        ),
+        Wrong(
+            1.7,
+            "from there on the 24 zeros gain. With words, tanh passes on less: try "
+            "larger factors.",
+        ),
+        Wrong(
+            6,
+            "that is right for zeros, where tanh stays steep. Here the words are "
+            "asked: X.repeat(8, 1).",
+        ),
+        Wrong(3.2, "that is right for three words. Read them eight times."),
+        Wrong(1, "there the first word counts 8e-14. Try 1.0, 1.1, … 6.0."),
     ],
 )

@@ -81,8 +81,6 @@ def _by_column(exponent: Callable[[Tensor, int], Tensor]) -> Callable:
     return table
 
 
-_PAIR = "sine and cosine of a pair share one angle. Yours has an angle for each column."
-
 sinusoids = Check(
     right=_table(),
     praise="the same numbers as deepdive.positions.SinusoidalPositions.",
@@ -108,8 +106,14 @@ sinusoids = Check(
             _table(exponent=lambda i, d: 4 * i / d),
             "the exponent is 4i/d. arange(0, d, 2) already counts in 2i.",
         ),
-        Wrong(_by_column(lambda j, d: j / d), _PAIR),
-        Wrong(_by_column(lambda j, d: 2 * j / d), _PAIR),
+        Wrong(
+            _by_column(lambda j, d: j / d),
+            "sine and cosine of a pair share one angle. Yours has one for each column.",
+        ),
+        Wrong(
+            _by_column(lambda j, d: 2 * j / d),
+            "i counts the pairs, not the columns: two columns share one angle.",
+        ),
         Wrong(
             lambda positions, d: _table()(torch.arange(len(positions)), d),
             "rows 0, 1, 2 … came out. Use the positions given: they may be 0, 5, 7.",

@@ -29,6 +29,7 @@ normed_entry = Check(
         Wrong(-1.0, "that is the first entry. The last one is asked."),
         Wrong(_OFF / _RMS, "the spread is taken around the mean, not around zero."),
     ],
+    tolerance=5e-3,  # two decimals will do
 )
 
 _ATTENTION, _NETWORK, _NORMS = 4 * (512**2 + 512), 2 * 512 * 2048 + 2048 + 512, 4 * 512
@@ -152,6 +153,11 @@ class _Part:
         return self.name
 
 
+def _rms_alone(x: Tensor) -> Tensor:
+    """RMSNorm without eps: it hears of a constant, and forgets a factor."""
+    return x / x.square().mean(-1, keepdim=True).sqrt()
+
+
 def _running(x: Tensor) -> Tensor:
     """A norm that looks back: each word by the spread of itself and those before."""
     seen = torch.arange(1, len(x) + 1, dtype=x.dtype)[:, None]
@@ -182,9 +188,10 @@ who_moves = Check(
     praise="LayerNorm alone gives the diagonal: no word hears of another.",
     cases=[
         (
-            _Part("layer norm", lambda x: normed(x, x.shape[-1:])),
+            _Part("layer norm", lambda x: normed(x, x.shape[-1:], eps=0.0)),
             *random_tensors((4, 6)),
         ),
+        (_Part("RMS norm", _rms_alone), *random_tensors((4, 6))),
         (_Part("a running norm", _running), *random_tensors((4, 6))),
         (
             _Part("a norm over the words", lambda x: normed(x.T, (len(x),)).T),
@@ -196,6 +203,11 @@ who_moves = Check(
             _moved(lambda row: row + 1),
             "a constant added to all features of a word leaves no trace in LayerNorm: "
             "it is the mean that is subtracted. Change one feature.",
+        ),
+        Wrong(
+            _moved(lambda row: 2 * row),
+            "a word times a number leaves no trace, eps aside: the size is divided "
+            "out. Change one feature.",
         ),
         Wrong(
             _moved(_one_feature, keep=True),

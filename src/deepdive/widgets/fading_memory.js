@@ -76,9 +76,10 @@ export default {
       const { words, noun } = one();
       const [bars, line] = [sharesOf(i, "trained"), sharesOf(i, "start")];
       const high = highest();
+      const part = high > 0.5 ? 0.5 : 0.25; // between two lines of the axis
       const up = (v) => (log ? Math.max(0, 1 + Math.log10(Math.max(v, 1e-300)) / FLOOR) : v / high);
       const ticks = log ? [-6, -4, -2, 0].map((p) => [10 ** p, p ? `10${raised(p)}` : "1"])
-        : Array.from({ length: 4 * high + 1 }, (_, j) => [j / 4, `${25 * j} %`]);
+        : Array.from({ length: Math.floor(high / part) + 1 }, (_, j) => [j * part, `${100 * j * part} %`]);
       const at = (k, v) => [x + (k + 0.5) * step, y + tall * (1 - up(v))];
       return [
         svg("text", { x, y: y - 14, class: "dd-head" }, data.readers[i]),
@@ -104,16 +105,16 @@ export default {
     const drawReaders = () => {
       const { t } = s.get();
       const { words, noun } = one();
-      const [x, tall, gap, top] = [50, 96, 54, 40];
+      const [x, tall, gap, top] = [50, 60, 36, 34]; // all three fit on a projector
       const w = width - x - 6;
       const step = w / words.length;
       const low = top + data.readers.length * (tall + gap) - gap;
-      return [low + 104, [
+      return [low + 88, [
         data.readers.map((_, i) => plot(i, x, top + i * (tall + gap), w, tall, step)),
         words.map((word, k) => svg("text", { "text-anchor": "end", transform:
           `translate(${x + (k + 0.5) * step + 5} ${low + 16}) rotate(-60)`,
           class: `fm-word${k === noun ? " fm-noun" : k === t - 1 ? " fm-here" : k >= t ? " fm-later" : ""}` }, word)),
-        svg("text", { x: 0, y: low + 100, class: "dd-status" },
+        svg("text", { x: 0, y: low + 84, class: "dd-status" },
           `${width < 480 ? "bars: trained · dashes: before · ▼ noun"
             : "bars: after training · dashed line: before it · ▼ the noun that decides the verb"}`),
       ]];

@@ -256,6 +256,21 @@ function sayWords(data, state) {
   return `${state.placed ? "With" : "Without"} positions, ${names[0]} and ${names[1]} ${end}`;
 }
 
+// What the picture shows, in two sentences: those of the first frame.
+export function altOf(data, state) {
+  if (state.view === "words") {
+    const [first, other] = pairOf(data, state);
+    const n = again(other.output, first.output).filter((i) => i >= 0).length;
+    return `Attention’s output for “${first.words.join(" ")}” and for “${other.words.join(" ")}”, ` +
+      `${state.placed ? "with" : "without"} positions. ${n} of 3 rows of the first are found again in the second.`;
+  }
+  const { p, k } = state;
+  const at = (steps) => fmt(products(p, steps, data.thetas)[steps][0], 1);
+  return "Heat map of PE, 64 positions by 16 dimensions, eight clocks with a hand for " +
+    `p = ${p} and one for p + k = ${p + k}, and the dot product of the two against k. ` +
+    `It falls from ${at(0)} at k = 0 to ${at(3)} at 3, rises to ${at(6)} at 6, and is the same for every p.`;
+}
+
 function tablesOf(data, state) {
   if (state.view === "words") {
     const pair = pairOf(data, state);
@@ -286,11 +301,10 @@ export default {
     const s = store(model, {}, (state) => cleanState(state, data));
     const picture = svg("svg", { role: "img" });
     const box = h("div", {}, picture);
-    let width = 0;
+    let width = Math.min(el.clientWidth || window.innerWidth - 64, 690); // a first guess
 
     const say = () => (s.get().view === "words" ? sayWords : sayCode)(data, s.get());
     const draw = () => {
-      if (!width) return;
       const state = s.get();
       const place = layout(width);
       const shown = state.view === "words" ? drawWords(width, data, state) : {
@@ -301,9 +315,7 @@ export default {
       picture.setAttribute("viewBox", `0 0 ${width} ${shown.height}`);
       picture.setAttribute("width", width);
       picture.setAttribute("height", shown.height);
-      picture.setAttribute("aria-label", state.view === "words"
-        ? "Three words in two orders: what enters attention, and what leaves it."
-        : "A heat map of PE, eight clocks, and dot products against k; the line below says what they show.");
+      picture.setAttribute("aria-label", altOf(data, state));
       picture.replaceChildren(...shown.nodes.flat(Infinity).filter(Boolean));
     };
 
@@ -334,6 +346,7 @@ export default {
     ui.root.classList.add("sn-widget");
     s.subscribe(() => { arm(); draw(); });
     arm();
+    draw(); // before the page has measured it, so that nothing below has to move
     const stop = onResize(box, (w) => { width = w; draw(); });
     return () => { stop(); ui.destroy(); };
   },

@@ -262,7 +262,7 @@ def _alt(start: dict[str, Any]) -> str:
         "Heat map of PE, 64 positions by 16 dimensions, eight clocks with a hand for "
         f"p = {start['p']} and one for p + k = {start['p'] + start['k']}, and the dot "
         f"product of the two against k. It falls from {fmt(rows[0][0], 1)} at k = 0 to "
-        f"{fmt(rows[4][0], 1)} at 4, rises to {fmt(rows[6][0], 1)} at 6, and is the "
+        f"{fmt(rows[3][0], 1)} at 3, rises to {fmt(rows[6][0], 1)} at 6, and is the "
         "same for every p."
     )
 
