@@ -131,6 +131,18 @@ def test_the_page_computes_as_python_does(widget) -> None:
     assert found == [fading_memory.percent(x) for x in few]
 
 
+def test_a_live_picture_is_described_as_the_printed_one(widget) -> None:
+    asked = [(0, 1), (0, 3), (0, 15), (1, 8), (2, 7), (2, 12)]
+    states = [{**widget.data["start"], "sentence": j, "t": t} for j, t in asked]
+    states.append({**widget.data["start"], "view": "gain", "rho": 0.9, "n": 20})
+    found = run_node(
+        "return input.states.map((s) => m.describe(s, input.data));",
+        SCRIPT, {"data": widget.data, "states": states},
+    )  # fmt: skip
+    assert found == [fading_memory._alt(s, fading_memory.measure()) for s in states]
+    assert "(start)" in found[0] and "(full stop)" in found[4]
+
+
 def test_powers_of_ten_are_written_out() -> None:
     found = run_node(
         "return [...input.map(m.written), m.raised(-10)];",

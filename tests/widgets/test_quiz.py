@@ -148,5 +148,5 @@ def test_python_keeps_the_score() -> None:
     assert made.score() == (1, 1)
     with pytest.raises(ValueError, match="must map ids"):
         made.state = {"answers": {"another": 0}, "checked": {}}
-    with pytest.raises(ValueError, match="there are .*02_attention"):
+    with pytest.raises(ValueError, match=r"there are .*02_attention"):
         Quiz.load("99_none")

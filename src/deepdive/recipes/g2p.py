@@ -6,8 +6,8 @@
     g2p-gru             the same without attention: one vector between them
 
 1.40 million weights each (± 1 %), the same words in the same order, the same optimiser,
-schedule, dropout and label smoothing; each model's learning rate is the best of three,
-tried for three minutes on words that do not judge.
+schedule, dropout and label smoothing. Each model's learning rate is the best of four in
+1,000 updates, on words that do not judge (`benchmarks/g2p.py tune`).
 
 Taught in: book/01_recurrence.ipynb, book/06_transformer_2017.ipynb
 """
@@ -47,11 +47,14 @@ from deepdive.recurrent import (
     GruCell,
     Seq2Seq,
     TiedHead,
+    backward_end,
+    both_ends,
 )
 from deepdive.training import adamw, inverse_sqrt
 from deepdive.training.schedules import Schedule
 
 BATCH, DROPOUT, SMOOTHING, WARMUP = 128, 0.1, 0.1, 300
+BETAS = 0.9, 0.98  # the paper's
 CONFIG = TransformerConfig(
     len(LETTERS), len(PHONEMES), d_model=128, n_layers=3, n_heads=4, d_ff=512,
     dropout=DROPOUT, tied=False,
@@ -59,11 +62,16 @@ CONFIG = TransformerConfig(
 
 
 def gru(reader: int, writer: int, d_attention: int | None = None) -> Seq2Seq:
-    """A GRU translator: `reader` numbers in each direction, `writer` in its state."""
+    """A GRU translator: `reader` numbers in each direction, `writer` in its state.
+
+    Without attention the writer starts from both ends of the reading, so that no weight
+    is idle.
+    """
     width = CONFIG.d_model
     letters, phonemes = (nn.Embedding(len(s), width) for s in (LETTERS, PHONEMES))
     cells = GruCell(width, reader), GruCell(width, reader)
-    encoder = Encoder(letters, *cells, nn.Dropout(DROPOUT))
+    hand_over = both_ends if d_attention is None else backward_end
+    encoder = Encoder(letters, *cells, nn.Dropout(DROPOUT), hand_over)
     attention, d_context = None, 0
     if d_attention is not None:
         d_context = encoder.d_annotation
@@ -154,7 +162,7 @@ def recipe(
         model=model,
         batches=batches,
         loss=loss,
-        optimiser=lambda model: adamw(model, lr, weight_decay=0.0, betas=(0.9, 0.98)),
+        optimiser=lambda model: adamw(model, lr, weight_decay=0.0, betas=BETAS),
         schedule=lambda steps: inverse_sqrt(min(WARMUP, steps)),
         evaluate=evaluate,
         write=write,
@@ -191,7 +199,7 @@ GRU = recipe(
     "two GRUs with one vector between them, of the same size, on the same words",
     "",
     steps=20_000,
-    model=lambda: gru(reader=256, writer=402),
+    model=lambda: gru(reader=240, writer=392),
     lr=4e-3,
 )
 

@@ -15,6 +15,8 @@ from deepdive.recurrent.seq2seq import (
     Seq2Seq,
     Step,
     TiedHead,
+    backward_end,
+    both_ends,
 )
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "Seq2Seq",
     "Step",
     "TiedHead",
+    "backward_end",
+    "both_ends",
     "record_alignment",
     "unroll",
 ]

@@ -8,6 +8,7 @@ et al. 2015). The two differ in one object passed to the decoder.
 Taught in: book/01_recurrence.ipynb
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType
 
@@ -71,12 +72,40 @@ class Carry:
         self.keys = None if self.keys is None else self.keys[rows]
 
 
+def backward_end(forwards: Tensor, backwards: Tensor) -> Tensor:
+    """What Bahdanau's reader hands over: the backward cell's state at the first word.
+
+    Shapes:
+        forwards (B, S, d), backwards (B, S, d) → (B, d)
+
+    Note:
+        The forward cell then speaks through the annotations alone: without attention
+        it is never heard, and `both_ends` is what you want.
+
+    Source: Bahdanau et al. 2015, appendix A.2.2.
+
+    Taught in: book/01_recurrence.ipynb
+    """
+    return backwards[:, 0]
+
+
+def both_ends(forwards: Tensor, backwards: Tensor) -> Tensor:
+    """The states after the whole source, read from either side, next to each other.
+
+    Shapes:
+        forwards (B, S, d), backwards (B, S, d) → (B, 2·d)
+
+    Taught in: book/06_transformer_2017.ipynb
+    """
+    return torch.cat((forwards[:, -1], backwards[:, 0]), dim=-1)
+
+
 class Encoder(nn.Module):
     """Read the source, forwards or in both directions.
 
     An annotation is the cell's output at a word, both directions side by side. The
     state that is handed over is the one after the whole source: the forward cell's or,
-    in both directions, the backward cell's at the first word.
+    in both directions, what `hand_over` makes of the two cells' states.
 
     Shapes:
         src (B, S) ids, keep (B, S) bool, True = a real word
@@ -84,6 +113,7 @@ class Encoder(nn.Module):
 
     Args:
         activation: applied to the embeddings; nothing unless given.
+        hand_over: with a backward cell: `backward_end` or `both_ends`.
 
     Raises:
         ValueError: the cells do not fit the embedding or each other, or the input is
@@ -103,6 +133,7 @@ class Encoder(nn.Module):
         cell: Cell,
         backward_cell: Cell | None = None,
         activation: nn.Module | None = None,
+        hand_over: Callable[[Tensor, Tensor], Tensor] = backward_end,
     ):
         super().__init__()
         check_kind("embedding", embedding, nn.Embedding)
@@ -117,7 +148,10 @@ class Encoder(nn.Module):
                 )
         self.embedding, self.cell, self.backward_cell = embedding, cell, backward_cell
         self.activation = nn.Identity() if activation is None else activation
-        self.d_state = (cell if backward_cell is None else backward_cell).d_state
+        self.hand_over, self.d_state = hand_over, cell.d_state
+        if backward_cell is not None:
+            sides = (torch.zeros(1, 1, c.d_state) for c in (cell, backward_cell))
+            self.d_state = hand_over(*sides).shape[-1]
         both = [part for part in (cell, backward_cell) if part is not None]
         self.d_annotation = sum(part.d_hidden for part in both)
 
@@ -132,7 +166,7 @@ class Encoder(nn.Module):
             return Encoded(annotations, states[:, -1])
         back = unroll(self.backward_cell, x, keep=keep, backwards=True)
         annotations = torch.cat((annotations, self.backward_cell.read(back)), dim=-1)
-        return Encoded(annotations, back[:, 0])
+        return Encoded(annotations, self.hand_over(states, back))
 
 
 class Decoder(nn.Module):

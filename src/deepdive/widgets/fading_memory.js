@@ -53,6 +53,32 @@ export function clean(state, data) {
   };
 }
 
+// The first full stop stands for a beginning.
+export function name(words, k) {
+  return words[k] !== "." ? words[k] : k ? "(full stop)" : "(start)";
+}
+
+// What the picture shows, for who cannot see it; the summary line has it in short.
+export function describe(state, data) {
+  const { view, rho, n, t, sentence } = state;
+  if (view === "gain") {
+    return `A straight line on an axis of powers of ten: ${rho} to the power of the distance. ` +
+      `After ${n} words ${written(gain(rho, n))} is left.`;
+  }
+  const { words, noun, sizes } = data.sentences[sentence];
+  const at = `“${name(words, t - 1)}”`;
+  if (noun >= t) {
+    return `Bars for the words up to ${at}: how much each moves the state there, in a plain RNN, ` +
+      "an LSTM and an attention model.";
+  }
+  const told = data.readers.map((reader, i) => {
+    const [before, after] = ["start", "trained"].map((when) => percent(shares(sizes[i][when][t - 1])[noun]));
+    return `${after} in the ${reader} model (before training ${before})`;
+  });
+  return `Bars: the share of each word in what moves the state at ${at}, in three readers. ` +
+    `“${words[noun]}”, ${t - 1 - noun} words back, has ${told.join(", ")}.`;
+}
+
 const FLOOR = 6; // the lowest power of ten on the axis of shares is −6
 
 export default {
@@ -156,7 +182,7 @@ export default {
       picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
       picture.setAttribute("width", width);
       picture.setAttribute("height", height);
-      picture.setAttribute("aria-label", summary());
+      picture.setAttribute("aria-label", describe(s.get(), data));
       picture.replaceChildren(...parts.flat(Infinity).filter(Boolean));
     };
 
@@ -170,12 +196,12 @@ export default {
           .replace("it nothing", "nothing");
       }
       const { words, noun } = one();
-      if (noun >= t) return `State after “${words[t - 1]}”, word ${t}: the noun that decides the verb is yet to come.`;
+      if (noun >= t) return `State after “${name(words, t - 1)}”, T = ${t}: the noun that decides the verb is yet to come.`;
       const told = data.readers.map((reader, i) =>
         `${reader} ${percent(sharesOf(i, "trained")[noun])}, before training ${percent(sharesOf(i, "start")[noun])}`);
       const back = t - 1 - noun;
       const where = back === 0 ? "this word" : `${back} word${back > 1 ? "s" : ""} back`;
-      return `State after “${words[t - 1]}”, word ${t}. Share of “${words[noun]}”, ${where}: ${told.join("; ")}.`;
+      return `State after “${name(words, t - 1)}”, T = ${t}. Share of “${words[noun]}”, ${where}: ${told.join("; ")}.`;
     };
 
     const table = () => {
@@ -191,8 +217,8 @@ export default {
         matrixTable({ name: "influence", caption: `State after word ${t}: size and share of each word`,
           rowName: "word", digits: 4,
           cols: data.readers.flatMap((reader) => ["before", "trained"].flatMap((when) =>
-            [`${reader}, ${when}`, "share"])),
-          rows: words.slice(0, t).map((word, k) => `${k + 1} ${word}`),
+            [`${reader}, ${when}: size`, `${reader}, ${when}: share`])),
+          rows: words.slice(0, t).map((_, k) => `${k + 1} ${name(words, k)}`),
           values: columns[0].map((_, k) => columns.map((column) => column[k])) }),
         matrixTable({ name: "gain", caption: `${rho} to the power of n`, rowName: "n", cols: ["left"],
           rows: steps, values: steps.map((k) => [gain(rho, k)]) }),
@@ -200,7 +226,8 @@ export default {
     };
 
     const longest = Math.max(...data.sentences.map(({ words }) => words.length));
-    const tSlider = slider({ label: "Word T", min: 1, max: longest, store: s, key: "t" });
+    const tSlider = slider({ label: "Word T", min: 1, max: longest, store: s, key: "t",
+      say: (t) => `${t}, ${name(one().words, t - 1)}` });
     const rhoSlider = slider({ label: "Factor ρ", min: data.rho[0], max: data.rho[1], step: 0.01, store: s, key: "rho" });
     const nSlider = slider({ label: "Distance n", min: 0, max: data.steps, store: s, key: "n" });
     const pick = choice({ label: "Sentence", kind: "select", store: s, key: "sentence",
@@ -209,6 +236,7 @@ export default {
     const arm = () => {
       const gains = s.get().view === "gain";
       for (const c of [tSlider, pick, logs]) c.el.hidden = gains;
+      details.hidden = gains;
       for (const c of [rhoSlider, nSlider]) c.el.hidden = !gains;
       const length = one().words.length;
       for (const input of [tSlider.range, tSlider.box]) input.max = String(length);
@@ -219,11 +247,12 @@ export default {
       controls: [
         choice({ label: "Show", store: s, key: "view", options: [
           { value: "readers", label: "three readers" }, { value: "gain", label: "one factor" }] }),
-        tSlider, rhoSlider,
+        tSlider, rhoSlider, nSlider,
       ],
-      more: [pick, logs, nSlider],
+      more: [pick, logs],
     });
     ui.root.classList.add("fm-widget");
+    const details = ui.root.querySelector(".dd-more");
     s.subscribe(() => { arm(); draw(); });
     arm();
     const stops = [

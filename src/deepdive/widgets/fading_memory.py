@@ -3,9 +3,9 @@
 
     sₖ = ‖∂h_T/∂x_k‖,      share of word k = sₖ / Σⱼ sⱼ
 
-A plain recurrent network (tanh; “plain RNN”), an LSTM and a small GPT of equal size, as they were
-before their training and after it (`recipes.recurrent_grammar`). The second picture is
-the arithmetic behind the fading: one number to the power of the distance.
+A plain recurrent network (tanh; “plain RNN”), an LSTM and a small GPT of equal size, as
+they were before their training and after it (`recipes.recurrent_grammar`). The second
+picture is the arithmetic behind the fading: one number to the power of the distance.
 
 Source: Bengio, Simard and Frasconi 1994; the idea of the picture: Madsen 2019.
 Taught in: book/01_recurrence.ipynb
@@ -128,8 +128,8 @@ class FadingMemory(Widget):
     """
 
     label = "What is left of each word"
-    height = 928
-    height_narrow = 1145
+    height = 790
+    height_narrow = 1030
 
     def __init__(
         self,
@@ -243,6 +243,11 @@ def _short(x: float) -> str:
     return f"{x:.1f}" if x >= 10 else f"{x:.2g}"
 
 
+def _name(words: list[str], k: int) -> str:
+    """Word k from 0; the first full stop stands for a beginning."""
+    return words[k] if words[k] != "." else "(full stop)" if k else "(start)"
+
+
 def _alt(start: dict[str, Any], sizes: list) -> str:
     """What the first frame shows, in two sentences."""
     if start["view"] == "gain":
@@ -255,8 +260,8 @@ def _alt(start: dict[str, Any], sizes: list) -> str:
     ids, t = words.split(), start["t"]
     if noun >= t:
         return (
-            f"Bars for the words up to “{ids[t - 1]}”: how much each moves the state "
-            f"there, in a plain RNN, an LSTM and an attention model."
+            f"Bars for the words up to “{_name(ids, t - 1)}”: how much each moves "
+            f"the state there, in a plain RNN, an LSTM and an attention model."
         )
     told = []
     for (_, reader), found in zip(READERS, sizes[start["sentence"]], strict=True):
@@ -265,9 +270,9 @@ def _alt(start: dict[str, Any], sizes: list) -> str:
         )
         told.append(f"{after} in the {reader} model (before training {before})")
     return (
-        f"Bars: the share of each word in what moves the state at “{ids[t - 1]}”, in "
-        f"three readers. “{ids[noun]}”, {t - 1 - noun} words back, has "
-        f"{', '.join(told)}."
+        f"Bars: the share of each word in what moves the state at "
+        f"“{_name(ids, t - 1)}”, in three readers. “{ids[noun]}”, "
+        f"{t - 1 - noun} words back, has {', '.join(told)}."
     )
 
 
@@ -294,7 +299,7 @@ def _draw_readers(alt: str, one: dict[str, Any], t: int) -> str:
             x + (k + 0.5) * step + 5, low + 18, word, 14, colour, "end",
             650 if k == noun or here else 400, -50,
         )  # fmt: skip
-    drawing.text(x, low + 92, f"T = {t}: after “{words[t - 1]}”", 14, weight=600)
+    drawing.text(x, low + 92, f"T = {t}: after “{_name(words, t - 1)}”", 14, weight=600)
     drawing.text(
         x + width, low + 92, "bars: trained; dashes: before; ▼ decides the verb", 14,
         "muted", "end",

@@ -93,7 +93,7 @@ function layout(width) {
   const map = { x: left, y: 76, cell, row: 5 };
   const foot = map.y + 64 * map.row + 46;
   const clocks = { x: wide ? width - side : 0, y: wide ? 0 : foot + 22, w: side };
-  const dots = { x: clocks.x + 24, y: clocks.y + 314, w: side - 36, h: 84 };
+  const dots = { x: clocks.x + 24, y: clocks.y + 316, w: side - 36, h: 82 };
   return { wide, map, clocks, dots, height: dots.y + dots.h + 50 };
 }
 
@@ -295,13 +295,16 @@ function tablesOf(data, state) {
   ];
 }
 
+const TITLES = { code: "Sinusoidal positions", words: "Three words, shuffled" };
+
 export default {
   render({ model, el }) {
     const data = model.get("data");
     const s = store(model, {}, (state) => cleanState(state, data));
     const picture = svg("svg", { role: "img" });
     const box = h("div", {}, picture);
-    let width = Math.min(el.clientWidth || window.innerWidth - 64, 690); // a first guess
+    // A first guess, until the page has measured it.
+    let width = Math.min(Math.max(el.clientWidth || window.innerWidth - 64, 280), 690);
 
     const say = () => (s.get().view === "words" ? sayWords : sayCode)(data, s.get());
     const draw = () => {
@@ -331,10 +334,15 @@ export default {
         toggle({ label: "Add the positions", store: s, key: "placed" }),
       ],
     };
-    const arm = () => Object.entries(own).forEach(([view, controls]) =>
-      controls.forEach((c) => { (c.el ?? c).hidden = view !== s.get().view; }));
+    const arm = () => {
+      const { view } = s.get();
+      Object.entries(own).forEach(([name, controls]) =>
+        controls.forEach((c) => { (c.el ?? c).hidden = name !== view; }));
+      ui.root.setAttribute("aria-label", TITLES[view]);
+      ui.root.querySelector(".dd-title").textContent = TITLES[view];
+    };
     const ui = shell(el, {
-      model, store: s, title: "Sinusoidal positions", figure: box, summary: say,
+      model, store: s, title: TITLES.code, figure: box, summary: say,
       table: () => tablesOf(data, s.get()),
       paper: () => tablesOf(data, s.get()).slice(0, s.get().view === "words" ? 2 : 1),
       controls: [...own.code, ...own.words],
@@ -346,7 +354,7 @@ export default {
     ui.root.classList.add("sn-widget");
     s.subscribe(() => { arm(); draw(); });
     arm();
-    draw(); // before the page has measured it, so that nothing below has to move
+    draw(); // at once, so that nothing below it has to move later
     const stop = onResize(box, (w) => { width = w; draw(); });
     return () => { stop(); ui.destroy(); };
   },

@@ -167,8 +167,8 @@ class Sinusoids(Widget):
     """
 
     label = "Sinusoidal positions"
-    height = 764
-    height_mid = 804
+    height = 774
+    height_mid = 798
     height_narrow = 1454
 
     def __init__(
@@ -185,7 +185,8 @@ class Sinusoids(Widget):
         start = {"view": view, "p": p, "k": k, "order": order, "placed": placed}
         self.check(start)
         if view == "words":
-            self.height, self.height_mid, self.height_narrow = 670, 670, 1080
+            self.label = "Three words, shuffled"
+            self.height, self.height_mid, self.height_narrow = 678, 678, 1100
         super().__init__(
             data=_computed(),
             start=start,
@@ -395,7 +396,7 @@ def _plain(x: float) -> str:
 def _draw_products(drawing: Drawing, p: int, k: int) -> None:
     """PE(p) · PE(p + k): the line is Σ cos(k · θ), the dots come from this p."""
     rows = products(p)
-    x, y, width, height = SIDE_X + 24, 314, SIDE_WIDTH - 36, 84
+    x, y, width, height = SIDE_X + 24, 316, SIDE_WIDTH - 36, 82
     drawing.text(SIDE_X, y - 41, "Dot product: the same for every p", 17, weight=600)
     drawing.text(SIDE_X, y - 22, "PE(p) · PE(p + k) against k", 14, "muted")
     for tick in (0, 4, 8):
