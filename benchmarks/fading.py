@@ -9,48 +9,80 @@ seeds each. Of each, before its training and after it:
 - the influence ‖∂h_t/∂x_k‖ of every word on the state that guesses the verb, in 24
   sentences of five clauses, as a share of the sum over all words.
 
-    python benchmarks/fading.py                three seeds, about 4 minutes of one core
+    python benchmarks/fading.py --fresh        three seeds, about 4 minutes of one core
     python benchmarks/fading.py --runs FOLDER  keeps the trained models there
 
-Runs that the folder holds already are not repeated.
+Without --fresh, runs that the results file holds already are not made again. A model
+that FOLDER holds already is measured, not trained again.
 """
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 
 import torch
+from record import RESULTS, Record, command, options
 from torch import Tensor, nn
 
-from deepdive.commands.bench import machine
 from deepdive.device import seed_everything
 from deepdive.fading import influence
 from deepdive.recipes import RECIPES, load_run, run_recipe
 from deepdive.recipes import recurrent_grammar as rg
 from deepdive.training import read_log
 
-RESULTS = Path(__file__).parent / "results" / "fading.json"
-COMMAND = "OMP_NUM_THREADS=1 python benchmarks/fading.py"
 SENTENCES, CLAUSES = 24, 5
+STEPS = {recipe.name.removeprefix("grammar-"): recipe.steps for recipe in rg.FADING}
+KEYS = ("model", "seed", "steps")
 
 
 def main() -> None:
-    """Train what is missing, measure all of it, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", type=Path, help="folder of the trained models")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    chosen = parser.parse_args()
+    """Train what is missing, measure it, and write the results after each run."""
+    kept, plan, folder = prepare()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as passing:
-        folder = chosen.runs or Path(passing)
-        runs = [
-            measure(recipe.name, seed, folder / f"{recipe.name}-{seed}")
-            for seed in chosen.seeds
-            for recipe in rg.FADING
-        ]
-    write(chosen.out, runs)
+        for settings in kept.missing(plan):
+            name, seed = f"grammar-{settings['model']}", settings["seed"]
+            models = folder or Path(passing)
+            kept.add(measure(name, seed, models / f"{name}-{seed}"))
+
+
+def prepare(
+    arguments: list[str] | None = None,
+) -> tuple[Record, list[dict], Path | None]:
+    """The record, the settings of its runs, and the folder that keeps the models."""
+    parser = options(__doc__, RESULTS / "fading.json")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, help="folder of the trained models")
+    chosen = parser.parse_args(arguments)
+    made_by = command("fading", parser, chosen, "seeds")
+    plan = [
+        {"model": model, "seed": seed, "steps": steps}
+        for seed in chosen.seeds
+        for model, steps in STEPS.items()
+    ]
+    kept = Record(chosen.out, shared(), KEYS, place, made_by, chosen.fresh)
+    return kept, plan, chosen.runs
+
+
+def place(run: dict) -> list:
+    """Seed by seed, the models in the order of the recipes."""
+    return [run["seed"], list(STEPS).index(run["model"])]
+
+
+def shared() -> dict:
+    """What all runs share."""
+    some = rg.texts()
+    return {
+        "about": "influence of far words, and agreement with a far noun, four models",
+        "dtype": "influence in float64, training in float32",
+        "entropy": round(some[2], 4),
+        "bigram_nats": round(rg.g.bigram_loss(*some[:2]), 4),
+        "clauses": list(range(rg.FAR + 1)),
+        "words_apart": [4 * n + 1 for n in range(rg.FAR + 1)],
+        "clauses_in_training": rg.CLAUSES,
+        "learning_columns": ["step", *(f"{n} clauses" for n in (0, 1, 2, rg.CLAUSES))],
+        "sentences": SENTENCES,
+        "places": (". the NOUN" + " that the noun verb" * CLAUSES).split(),
+    }
 
 
 def measure(name: str, seed: int, folder: Path) -> dict:
@@ -94,29 +126,6 @@ def all_shares(model: nn.Module) -> Tensor:
     rows = [influence(read, rg.vectors(model, row[None])) for row in ids]
     model.float()
     return torch.stack([row / row.sum() for row in rows])
-
-
-def write(path: Path, runs: list[dict]) -> None:
-    """The runs, and where they were made."""
-    some = rg.texts()
-    content = {
-        "about": "influence of far words, and agreement with a far noun, four models",
-        "command": COMMAND,
-        "machine": machine(),
-        "dtype": "influence in float64, training in float32",
-        "entropy": round(some[2], 4),
-        "bigram_nats": round(rg.g.bigram_loss(*some[:2]), 4),
-        "clauses": list(range(rg.FAR + 1)),
-        "words_apart": [4 * n + 1 for n in range(rg.FAR + 1)],
-        "clauses_in_training": rg.CLAUSES,
-        "learning_columns": ["step", *(f"{n} clauses" for n in (0, 1, 2, rg.CLAUSES))],
-        "sentences": SENTENCES,
-        "places": (". the NOUN" + " that the noun verb" * CLAUSES).split(),
-    }
-    lines = ",\n  ".join(json.dumps(run) for run in runs)
-    head = json.dumps({**content, "runs": []}, indent=1, ensure_ascii=False)
-    text = head.replace('"runs": []', f'"runs": [\n  {lines}\n ]') + "\n"
-    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,40 +5,47 @@ An encoder of 2, 6 or 12 blocks reads 12 random letters and learns to write them
 order of the alphabet. Each depth is trained in both norm orders, at two learning
 rates, with and without warm-up, from three seeds; everything else is the same.
 
-    python benchmarks/norm_order.py                     about 8 CPU minutes, resumable
+    python benchmarks/norm_order.py --fresh             about 8 CPU minutes
     python benchmarks/norm_order.py --depths 18         a deeper one, added to them
 
-Runs that the results file holds already are not repeated. Two processes share the work
-unless told otherwise, one thread each.
+Without --fresh, runs that the results file holds already are not made again. Two
+processes share the work unless told otherwise, one thread each.
 """
 
-import argparse
 import itertools
-import json
 import multiprocessing
 import statistics
 import time
-from pathlib import Path
 
 import torch
+from record import RESULTS, Record, command, options
 from torch import Tensor, nn
 
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Residual, Stack, post_norm, pre_norm
-from deepdive.commands.bench import machine
 from deepdive.device import seed_everything
 from deepdive.feedforward import FeedForward
 from deepdive.objectives import Loss, cross_entropy
 from deepdive.positions import SinusoidalPositions
 from deepdive.training import adamw, fit, linear
 
-RESULTS = Path(__file__).parent / "results" / "norm_order.json"
-COMMAND = "OMP_NUM_THREADS=1 python benchmarks/norm_order.py"
 ORDERS: dict[str, Residual] = {"post": post_norm, "pre": pre_norm}
 DEPTHS, RATES, SEEDS = (2, 6, 12), (1e-3, 3e-3), (0, 1, 2)
 WARMUPS = (0, 100)  # of 400 updates
 STEPS, BATCH, LETTERS, LENGTH, TEST = 400, 32, 20, 12, 1000
 SIZES = {"d_model": 32, "n_heads": 4, "d_ff": 128}
+# What all runs share.
+SHARED = {
+    "about": "sorting 12 letters: norm order, depth, learning rate, warm-up",
+    "steps": STEPS,
+    "batch": BATCH,
+    "letters_of_the_alphabet": LETTERS,
+    "length": LENGTH,
+    "test_words": TEST,
+    **SIZES,
+    "chance": 1 / LETTERS,
+}
+KEYS = ("depth", "order", "rate", "warmup", "seed")
 
 
 class Sorter(nn.Module):
@@ -116,50 +123,32 @@ def run_once(setting: dict) -> dict:
     }
 
 
-def write(path: Path, runs: list[dict]) -> None:
-    """The runs, and where they were made."""
-    path.parent.mkdir(exist_ok=True)
-    content = {
-        "about": "sorting 12 letters: norm order, depth, learning rate, warm-up",
-        "command": COMMAND,
-        "machine": machine(),
-        "steps": STEPS,
-        "batch": BATCH,
-        "letters_of_the_alphabet": LETTERS,
-        "length": LENGTH,
-        "test_words": TEST,
-        **SIZES,
-        "chance": 1 / LETTERS,
-        "cpu_minutes": round(sum(r.get("cpu_seconds", 0) for r in runs) / 60, 1),
-    }
-    runs = sorted(runs, key=lambda r: [str(r[k]) for k in KEYS])
-    lines = ",\n  ".join(json.dumps(run) for run in runs)
-    head = json.dumps({**content, "runs": []}, indent=1, ensure_ascii=False)
-    path.write_text(head.replace('"runs": []', f'"runs": [\n  {lines}\n ]') + "\n")
-
-
-KEYS = ("depth", "order", "rate", "warmup", "seed")
-
-
 def main() -> None:
     """Train what is missing, and write the results after each run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    kept, plan, processes = prepare()
+    with multiprocessing.Pool(processes) as pool:
+        for run in pool.imap_unordered(run_once, kept.missing(plan)):
+            kept.add(run)
+            print({k: v for k, v in run.items() if k != "curve"}, flush=True)
+
+
+def prepare(arguments: list[str] | None = None) -> tuple[Record, list[dict], int]:
+    """The record, the settings of its runs, and how many processes make them."""
+    parser = options(__doc__, RESULTS / "norm_order.json")
     parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    chosen = parser.parse_args()
-    runs = json.loads(chosen.out.read_text())["runs"] if chosen.out.is_file() else []
-    have = {tuple(run[k] for k in KEYS) for run in runs}
-    grid = itertools.product(chosen.depths, chosen.seeds, RATES, ORDERS, WARMUPS)
-    names = ("depth", "seed", "rate", "order", "warmup")
-    settings = [dict(zip(names, values, strict=True)) for values in grid]
-    missing = [s for s in settings if tuple(s[k] for k in KEYS) not in have]
-    with multiprocessing.Pool(chosen.processes) as pool:
-        for run in pool.imap_unordered(run_once, missing):
-            runs.append(run)
-            write(chosen.out, runs)
-            print({k: v for k, v in run.items() if k != "curve"}, flush=True)
+    chosen = parser.parse_args(arguments)
+    made_by = command("norm_order", parser, chosen, "depths", "seeds")
+    grid = itertools.product(chosen.depths, ORDERS, RATES, WARMUPS, chosen.seeds)
+    plan = [dict(zip(KEYS, values, strict=True)) for values in grid]
+    kept = Record(chosen.out, SHARED, KEYS, place, made_by, chosen.fresh)
+    return kept, plan, chosen.processes
+
+
+def place(run: dict) -> list:
+    """Sorted by the settings: depths by their number, 2 before 12."""
+    return [run[key] for key in KEYS]
 
 
 if __name__ == "__main__":

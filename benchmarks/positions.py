@@ -6,26 +6,23 @@ reverse): with sinusoids, with learned vectors, without positions in the encoder
 decoder, in both. Each is then tested on new words of 3 to 20 letters, and its decoder's
 cross-attention is searched for the anti-diagonal.
 
-    python benchmarks/positions.py                  three seeds, 6 minutes
-    python benchmarks/positions.py --seeds 3 4      two more
+    python benchmarks/positions.py --fresh          three seeds, 6 minutes
+    python benchmarks/positions.py --seeds 3 4      two more, added to them
 
-Runs that the results file holds already are not repeated.
+Without --fresh, runs that the results file holds already are not made again.
 """
 
-import argparse
-import json
 import random
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from record import RESULTS, Record, command, options
 from torch import Tensor, nn
 
 from deepdive.attention import record
 from deepdive.blocks import pre_norm
-from deepdive.commands.bench import machine
 from deepdive.data import padded
 from deepdive.device import seed_everything
 from deepdive.models.transformer2017 import Transformer
@@ -33,8 +30,6 @@ from deepdive.positions import LearnedPositions, NoPositions, SinusoidalPosition
 from deepdive.recipes import reverse
 from deepdive.training import fit
 
-RESULTS = Path(__file__).parent / "results" / "positions.json"
-COMMAND = "OMP_NUM_THREADS=1 python benchmarks/positions.py"
 LENGTHS = range(reverse.SHORTEST, 21)
 WORDS = 200  # of each length
 TABLE = 24  # rows of a learned table: more than the longest test needs
@@ -65,24 +60,46 @@ MODELS: dict[str, tuple[Positions, Positions]] = {
     "none in the encoder": (none, sinusoids),
     "none at all": (none, none),
 }
+# What all runs share.
+SHARED = {
+    "about": "words of 3 to 12 letters reversed, with and without positions",
+    "trained_on": [reverse.SHORTEST, reverse.LONGEST],
+    "lengths": list(LENGTHS),
+    "words_of_each_length": WORDS,
+    "even_share": 1 / 8,
+}
+KEYS = ("model", "seed", "steps")
 
 
 def main() -> None:
     """Train what is missing, and write the results after each run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    kept, plan = prepare()
+    torch.set_num_threads(1)
+    for settings in kept.missing(plan):
+        run = run_once(*(settings[key] for key in KEYS))
+        kept.add(run)
+        print(settings, run["exact"], flush=True)
+
+
+def prepare(arguments: list[str] | None = None) -> tuple[Record, list[dict]]:
+    """The record, and the settings of the runs it is to hold, from a command line."""
+    parser = options(__doc__, RESULTS / "positions.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=reverse.REVERSE.steps)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    runs = json.loads(chosen.out.read_text())["runs"] if chosen.out.is_file() else []
-    have = {(run["model"], run["seed"]) for run in runs}
-    for seed in chosen.seeds:
-        for name in MODELS:
-            if (name, seed) not in have:
-                runs.append(run_once(name, seed, chosen.steps))
-                write(chosen.out, runs)
-                print(name, seed, runs[-1]["exact"], flush=True)
+    chosen = parser.parse_args(arguments)
+    made_by = command("positions", parser, chosen, "seeds", "steps")
+    plan = [
+        dict(zip(KEYS, (name, seed, chosen.steps), strict=True))
+        for seed in chosen.seeds
+        for name in MODELS
+    ]
+    shared = SHARED | {"steps": chosen.steps}  # the same for all runs of a file
+    return Record(chosen.out, shared, KEYS, place, made_by, chosen.fresh), plan
+
+
+def place(run: dict) -> list:
+    """Seed by seed, the models in their order here."""
+    return [run["seed"], list(MODELS).index(run["model"])]
 
 
 def run_once(name: str, seed: int, steps: int) -> dict:
@@ -164,22 +181,6 @@ def pairs(tested: list[str]) -> tuple[Tensor, Tensor]:
     rows = [reverse.pair(word) for word in tested]
     src, tgt = (padded(side, reverse.PAD)[0] for side in zip(*rows, strict=True))
     return src, tgt
-
-
-def write(path: Path, runs: list[dict]) -> None:
-    """The runs, and where they were made."""
-    content = {
-        "about": "words of 3 to 12 letters reversed, with and without positions",
-        "command": COMMAND,
-        "machine": machine(),
-        "trained_on": [reverse.SHORTEST, reverse.LONGEST],
-        "lengths": list(LENGTHS),
-        "words_of_each_length": WORDS,
-        "even_share": 1 / 8,
-    }
-    lines = ",\n  ".join(json.dumps(run) for run in runs)
-    head = json.dumps({**content, "runs": []}, indent=1, ensure_ascii=False)
-    path.write_text(head.replace('"runs": []', f'"runs": [\n  {lines}\n ]') + "\n")
 
 
 if __name__ == "__main__":

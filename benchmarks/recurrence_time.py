@@ -8,17 +8,18 @@ no order: it is a yardstick, not a reader); and a layer of causal attention.
 
     python benchmarks/recurrence_time.py      some minutes
 
-One thread; processor time, so other programs disturb little; the median of 9 rounds.
+All is measured anew each time: times of two days are not to be mixed. One thread;
+processor time, so other programs disturb little; the median of 9 rounds.
 """
 
 import argparse
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import torch
+from record import RESULTS, command, write
 from torch import nn
 
 from deepdive.attention import MultiHeadAttention
@@ -26,8 +27,6 @@ from deepdive.commands.bench import machine, one_thread, seconds
 from deepdive.masks import Causal
 from deepdive.recurrent import ElmanCell, unroll
 
-RESULTS = Path(__file__).parent / "results" / "recurrence_time.json"
-COMMAND = "OMP_NUM_THREADS=1 python benchmarks/recurrence_time.py"
 WIDTH = 256
 HEADS = 4
 LENGTHS = {1: (16, 32, 64, 128, 256, 512, 1024, 2048), 32: (16, 32, 64, 128, 256, 512)}
@@ -77,7 +76,8 @@ def measure(rounds: int) -> list[dict]:
 
 def taking_turns(calls: dict[str, Callable], rounds: int) -> dict[str, list[float]]:
     """Seconds of each call in each round, after one call that warms up."""
-    repeats = {n: max(1, round(LEAST / seconds(call, 1))) for n, call in calls.items()}
+    once = {name: max(seconds(call, 1), 1e-6) for name, call in calls.items()}
+    repeats = {name: max(1, round(LEAST / spent)) for name, spent in once.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -95,12 +95,13 @@ def main() -> None:
     """Measure everything and write the results file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    chosen = parser.parse_args()
+    rounds = chosen.rounds
     with one_thread(), torch.no_grad():
         records = measure(rounds)
     content = {
         "question": __doc__.splitlines()[0],
-        "command": COMMAND,
+        "command": command("recurrence_time", parser, chosen, "rounds"),
         "machine": machine(),
         "rounds": rounds,
         "width": WIDTH,
@@ -109,7 +110,7 @@ def main() -> None:
         "records": records,
     }
     text = json.dumps(content, indent=1, ensure_ascii=False)
-    RESULTS.write_text(text + "\n", encoding="utf-8")
+    write(RESULTS / "recurrence_time.json", text + "\n")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 """W1: its numbers are those of the trained readers, and the page computes as Python."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
 
+import shapes
 from conftest import WIDGETS, run_node
 from deepdive import shelf
 from deepdive.recipes import RECIPES, load_run
@@ -134,7 +136,11 @@ def test_the_page_computes_as_python_does(widget) -> None:
 def test_a_live_picture_is_described_as_the_printed_one(widget) -> None:
     asked = [(0, 1), (0, 3), (0, 15), (1, 8), (2, 7), (2, 12)]
     states = [{**widget.data["start"], "sentence": j, "t": t} for j, t in asked]
-    states.append({**widget.data["start"], "view": "gain", "rho": 0.9, "n": 20})
+    gains = [(0.9, 20), (0.8, 100), (1.0, 7), (1.1, 100)]
+    states += [
+        {**widget.data["start"], "view": "gain", "rho": rho, "n": n} for rho, n in gains
+    ]
+    states += [{**state, "log": True} for state in states]
     found = run_node(
         "return input.states.map((s) => m.describe(s, input.data));",
         SCRIPT, {"data": widget.data, "states": states},
@@ -143,12 +149,145 @@ def test_a_live_picture_is_described_as_the_printed_one(widget) -> None:
     assert "(start)" in found[0] and "(full stop)" in found[4]
 
 
-def test_powers_of_ten_are_written_out() -> None:
-    found = run_node(
-        "return [...input.map(m.written), m.raised(-10)];",
-        SCRIPT, [2.66e-5, 0.0999, 1.0, 13780.6],
+def test_numbers_are_written_alike() -> None:
+    few = [2.66e-5, 0.0999, 0.1216, 1.0, 13.78, 131.5, 12500.0, 13780.6, 9.96e-5]
+    few += [fading_memory.gain(rho, n) for rho in (0.8, 1.1) for n in range(101)]
+    found = run_node("return input.map(m.written);", SCRIPT, few)
+    assert found == [fading_memory.written(x) for x in few]
+    assert found[:4] == ["2.7 · 10⁻⁵", "0.100", "0.12", "1.00"]
+    assert found[6:9] == ["1.3 · 10⁴", "1.4 · 10⁴", "1.0 · 10⁻⁴"]
+    found = run_node("return input.map(m.ten);", SCRIPT, [-10, 0, 5])
+    assert found == ["10⁻¹⁰", "1", "10⁵"]
+    assert found == [fading_memory.ten(p) for p in (-10, 0, 5)]
+    parts = [k / 2000 for k in range(2001)]  # with the halves that tools round apart
+    found = run_node("return input.map(m.percent);", SCRIPT, parts)
+    assert found == [fading_memory.percent(x) for x in parts]
+
+
+def test_both_axes_rise_and_are_the_same_in_both_languages() -> None:
+    parts = [0.0, 1e-9, 1e-6, 1e-4, 0.001, 0.02, 0.25, 0.5, 0.75, 1.0]
+    asked = [[x, high, log] for x in parts for high in (0.75, 1) for log in (0, 1)]
+    found = run_node("return input.map((x) => m.up(...x));", SCRIPT, asked)
+    assert found == pytest.approx([fading_memory.up(*one) for one in asked], abs=1e-12)
+    powers = [fading_memory.up(x, 0.75, True) for x in parts]
+    assert powers == sorted(powers)
+    assert powers[:5] == pytest.approx([0, 0, 0, 1 / 3, 0.5]) and powers[-1] == 1
+    assert fading_memory.up(0.75, 0.75, False) == 1
+    for high, log in ((0.25, False), (0.5, False), (0.75, False), (1, False), (1, True)):
+        lines = run_node("return m.ticks(...input);", SCRIPT, [high, log])
+        ours = fading_memory.ticks(high, log)
+        assert [label for _, label in lines] == [label for _, label in ours]
+        assert [x for x, _ in lines] == pytest.approx([x for x, _ in ours])
+
+
+def _levels(found: list, tall: float, ground: float) -> tuple[list, list]:
+    """How high the bars and the line of one plot stand, as parts of its height."""
+    bars = [s for s in found if s["tag"] == "rect"]
+    for bar in bars:  # all stand on the ground
+        foot = float(bar["y"]) + float(bar["height"])
+        assert foot == pytest.approx(ground, abs=0.01)
+    line = next(s for s in found if s["tag"] == "polyline" and len(s["points"]) > 0
+                and "5 4" in s.get("stroke-dasharray", "5 4"))  # fmt: skip
+    return (
+        [float(bar["height"]) / tall for bar in bars],
+        [(ground - y) / tall for _, y in shapes.points(line)],
+    )
+
+
+STATES = [(0, 15, False), (0, 15, True), (1, 8, False), (1, 8, True), (2, 7, True)]
+
+
+@pytest.mark.parametrize(("sentence", "t", "log"), STATES)
+def test_both_pictures_show_the_sizes(widget, sentence, t, log) -> None:
+    """Bars are what training left, the line what was before it; none swapped."""
+    made = FadingMemory(sentence=sentence, t=t, log=log)
+    sizes = widget.data["sentences"][sentence]["sizes"]
+    wanted = [
+        [np.array(one[when][t - 1]) / sum(one[when][t - 1]) for when in
+         ("trained", "start")] for one in sizes
+    ]  # fmt: skip
+    high = math.ceil(4 * max(row.max() for pair in wanted for row in pair)) / 4
+    asked = {"state": made.state, "data": made.data}
+    frame = shapes.of_frame(made.frame())
+    heads = [frame.index(next(s for s in frame if s["text"] == name))
+             for name in made.data["readers"]] + [len(frame)]  # fmt: skip
+    for i, pair in enumerate(wanted):
+        pair = [np.clip(1 + np.log10(r) / 6, 0, 1) if log else r / high for r in pair]
+        page = shapes.of_page(
+            f"m.plot({i}, {{ x: 0, y: 0, w: 1000, tall: 1000 }}, input.state, "
+            "input.data, false)", SCRIPT, asked,
+        )  # fmt: skip
+        np.testing.assert_allclose(_levels(page, 1000, 1000)[0], pair[0], atol=1e-9)
+        np.testing.assert_allclose(_levels(page, 1000, 1000)[1], pair[1], atol=1e-9)
+        part, tall = frame[heads[i] : heads[i + 1]], fading_memory.TALL
+        ground = 40 + i * (tall + 50) + tall
+        found = _levels([s for s in part if s["tag"] != "polyline" or "5 4" in
+                         s.get("stroke-dasharray", "")], tall, ground)  # fmt: skip
+        np.testing.assert_allclose(found[0], pair[0], atol=2e-4)
+        np.testing.assert_allclose(found[1], pair[1], atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{}, {"log": True}, {"sentence": 1, "t": 8, "log": True}, {"sentence": 2, "t": 7},
+     {"t": 1}, {"view": "gain"}, {"view": "gain", "rho": 0.8, "n": 100},
+     {"view": "gain", "rho": 0.855, "n": 3}, {"view": "gain", "rho": 1.1, "n": 100}],
+    ids=str,
+)  # fmt: skip
+def test_both_pictures_say_the_same(args) -> None:
+    made = FadingMemory(**args)
+    draw = "drawGain" if made.state["view"] == "gain" else "drawReaders"
+    page = shapes.texts(
+        shapes.of_page(
+            f"m.{draw}(690, m.cleanState(input.state, input.data), input.data)[1]",
+            SCRIPT, {"state": made.state, "data": made.data},
+        )
     )  # fmt: skip
-    assert found == ["2.7 · 10⁻⁵", "0.100", "1.00", "1.4 · 10⁴", "⁻¹⁰"]
+    frame = shapes.texts(shapes.of_frame(made.frame()))
+    # The frame also names the word T, which stands in the page's summary.
+    assert page == [words for words in frame if not words.startswith("T = ")]
+    assert len(frame) - len(page) == (draw == "drawReaders")
+
+
+@pytest.mark.parametrize(("rho", "n"), [(0.9, 20), (1.1, 100), (0.8, 50), (1, 60)])
+def test_both_pictures_put_the_point_where_it_is(rho, n) -> None:
+    made = FadingMemory(view="gain", rho=rho, n=n)
+    page = shapes.of_page("m.drawGain(690, input.state, input.data)[1]", SCRIPT,
+                          {"state": made.state, "data": made.data})  # fmt: skip
+    for found in (page, shapes.of_frame(made.frame())):
+        ticks = {s["text"]: float(s["y"]) - 5 for s in found if s["tag"] == "text"}
+        dot = next(s for s in found if s["tag"] == "circle")
+        unit = (ticks["1"] - ticks["10⁵"]) / 5
+        assert unit > 0 and ticks["10⁻¹⁰"] == pytest.approx(ticks["1"] + 10 * unit)
+        level = ticks["1"] - unit * n * math.log10(rho)
+        assert float(dot["cy"]) == pytest.approx(level, abs=0.01)
+        ends = next(shapes.points(s) for s in found if s["tag"] == "polyline"
+                    and len(set(y for _, y in shapes.points(s))) == 1 + (rho != 1)
+                    and abs(shapes.points(s)[0][1] - ticks["1"]) < 0.01
+                    and (rho == 1 or "5 4" not in s))  # fmt: skip
+        place = ends[0][0] + (ends[1][0] - ends[0][0]) * n / 100
+        assert float(dot["cx"]) == pytest.approx(place, abs=0.01)
+
+
+def test_the_line_under_the_picture(widget) -> None:
+    asked = [{"view": "gain", "rho": rho, "n": 10} for rho in (0.9, 1, 1.1)]
+    asked += [{"t": 2}, {"t": 3}, {"t": 15}]
+    script = """const { data, asked } = input;
+        return asked.map((s) => m.summaryOf({ ...data.start, ...s }, data));"""
+    said = run_node(script, SCRIPT, {"data": widget.data, "asked": asked})
+    assert said[0] == (
+        "A factor of 0.9 a word: after 10 words 0.35 is left; it halves every 6.6 words."
+    )
+    assert said[1].endswith("1.00 is left; nothing is lost or added.")
+    assert said[2].endswith("it doubles every 7.3 words.")
+    assert said[3].endswith("yet to come.") and "“cat”, this word:" in said[4]
+    one = widget.data["sentences"][0]
+    for name, sizes in zip(widget.data["readers"], one["sizes"], strict=True):
+        after, before = (
+            fading_memory.percent(fading_memory.shares(sizes[when][14])[one["noun"]])
+            for when in ("trained", "start")
+        )
+        assert f"{name} {after}, before training {before}" in said[5]
 
 
 def test_the_page_mends_states_that_cannot_be_drawn(widget) -> None:
@@ -157,7 +296,7 @@ def test_the_page_mends_states_that_cannot_be_drawn(widget) -> None:
         {"sentence": 1, "t": 15},
     ]  # fmt: skip
     script = """const { data, odd } = input;
-        return odd.map((s) => m.clean({ ...data.start, ...s }, data));"""
+        return odd.map((s) => m.cleanState({ ...data.start, ...s }, data));"""
     found = run_node(script, SCRIPT, {"data": widget.data, "odd": odd})
     assert [f["t"] for f in found] == [17, 1, 15, 15, 15, 10]
     assert found[1]["sentence"] == 2 and found[2]["rho"] == 1.1

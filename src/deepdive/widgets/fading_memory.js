@@ -37,12 +37,17 @@ function scientific(x) {
   return `${digits} · 10${raised(Number(power))}`;
 }
 
+// −6 → "10⁻⁶", 0 → "1"
+export function ten(power) {
+  return power === 0 ? "1" : `10${raised(power)}`;
+}
+
 export function raised(n) {
   return [...String(n)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(c)])).join("");
 }
 
 // A state that can be drawn, whatever the address said.
-export function clean(state, data) {
+export function cleanState(state, data) {
   const whole = (x, low, high) => Math.min(Math.max(low, Math.trunc(x) || 0), high);
   const sentence = whole(state.sentence, 0, data.sentences.length - 1);
   const [low, high] = data.rho;
@@ -60,125 +65,160 @@ export function name(words, k) {
 
 // What the picture shows, for who cannot see it; the summary line has it in short.
 export function describe(state, data) {
-  const { view, rho, n, t, sentence } = state;
+  const { view, rho, n, t, sentence, log } = state;
   if (view === "gain") {
     return `A straight line on an axis of powers of ten: ${rho} to the power of the distance. ` +
       `After ${n} words ${written(gain(rho, n))} is left.`;
   }
   const { words, noun, sizes } = data.sentences[sentence];
   const at = `“${name(words, t - 1)}”`;
+  const axis = log ? ", on an axis of powers of ten" : "";
   if (noun >= t) {
     return `Bars for the words up to ${at}: how much each moves the state there, in a plain RNN, ` +
-      "an LSTM and an attention model.";
+      `an LSTM and an attention model${axis}.`;
   }
   const told = data.readers.map((reader, i) => {
     const [before, after] = ["start", "trained"].map((when) => percent(shares(sizes[i][when][t - 1])[noun]));
     return `${after} in the ${reader} model (before training ${before})`;
   });
-  return `Bars: the share of each word in what moves the state at ${at}, in three readers. ` +
+  return `Bars: the share of each word in what moves the state at ${at}, in three readers${axis}. ` +
     `“${words[noun]}”, ${t - 1 - noun} words back, has ${told.join(", ")}.`;
 }
 
 const FLOOR = 6; // the lowest power of ten on the axis of shares is −6
 
+// How high a share stands on its axis, from 0 to 1: what is below 10⁻⁶ stands at 0.
+export function up(share, high, log) {
+  return log ? Math.max(0, 1 + Math.log10(Math.max(share, 1e-300)) / FLOOR) : share / high;
+}
+
+// The lines of that axis: [share, label].
+export function ticks(high, log) {
+  if (log) return [-6, -4, -2, 0].map((p) => [10 ** p, ten(p)]);
+  const part = high > 0.5 ? 0.5 : 0.25;
+  return Array.from({ length: Math.floor(high / part) + 1 }, (_, j) => [j * part, `${100 * j * part} %`]);
+}
+
+// The shares after word t for each reader: bars for after training, a line for before it.
+export function drawn(one, t) {
+  return one.sizes.map((sizes) => ({ bars: shares(sizes.trained[t - 1]), line: shares(sizes.start[t - 1]) }));
+}
+
+// One axis for all three, up to the next quarter above the highest share.
+export function highest(found) {
+  return Math.ceil(4 * Math.max(...found.flatMap(({ bars, line }) => [...bars, ...line]))) / 4;
+}
+
+// One reader in the box x, y, w, tall.
+export function plot(i, { x, y, w, tall }, state, data, narrow) {
+  const { log, t, sentence } = state;
+  const { words, noun } = data.sentences[sentence];
+  const found = drawn(data.sentences[sentence], t);
+  const { bars, line } = found[i];
+  const high = highest(found);
+  const step = w / words.length;
+  const level = (v) => y + tall * (1 - up(v, high, log));
+  const at = (k, v) => [x + (k + 0.5) * step, level(v)];
+  return [
+    svg("text", { x, y: y - 14, class: "dd-head" }, data.readers[i]),
+    noun < t && svg("text", { x: x + w, y: y - 14, class: "dd-status", "text-anchor": "end" },
+      svg("tspan", { class: "fm-noun" }, words[noun]),
+      `: ${percent(bars[noun])}${narrow ? "" : `, before training ${percent(line[noun])}`}`),
+    ticks(high, log).map(([v, label]) => [
+      svg("line", { x1: x, x2: x + w, y1: level(v), y2: level(v), class: "fm-grid" }),
+      svg("text", { x: x - 6, y: level(v) + 5, class: "dd-tick", "text-anchor": "end" }, label),
+    ]),
+    bars.map((v, k) => svg("rect", {
+      x: x + (k + 0.14) * step, width: 0.72 * step, rx: 2,
+      y: level(v), height: tall * up(v, high, log), class: k === noun ? "fm-bar fm-mark" : "fm-bar",
+    })),
+    noun < t && svg("path", { class: "fm-here-mark",
+      d: `M${at(noun, Math.max(bars[noun], line[noun])).join(" ")}m-6 -15h12l-6 10z` }),
+    svg("polyline", { points: line.map((v, k) => at(k, v).join(",")).join(" "), class: "fm-before" }),
+    line.length === 1 && svg("circle", { cx: at(0, line[0])[0], cy: at(0, line[0])[1], r: 4, class: "fm-dot" }),
+  ];
+}
+
+// The three readers above each other: [height, nodes].
+export function drawReaders(width, state, data) {
+  const { t, sentence } = state;
+  const { words, noun } = data.sentences[sentence];
+  const [x, tall, gap, top] = [50, 60, 36, 34]; // all three fit on a projector
+  const w = width - x - 6;
+  const step = w / words.length;
+  const low = top + data.readers.length * (tall + gap) - gap;
+  return [low + 88, [
+    data.readers.map((_, i) => plot(i, { x, y: top + i * (tall + gap), w, tall }, state, data, width < 420)),
+    words.map((word, k) => svg("text", { "text-anchor": "end", transform:
+      `translate(${x + (k + 0.5) * step + 5} ${low + 16}) rotate(-60)`,
+      class: `fm-word${k === noun ? " fm-noun" : k === t - 1 ? " fm-here" : k >= t ? " fm-later" : ""}` }, word)),
+    svg("text", { x: 0, y: low + 84, class: "dd-status" },
+      `${width < 480 ? "bars: trained · dashes: before · ▼ noun"
+        : "bars: after training · dashed line: before it · ▼ the noun that decides the verb"}`),
+  ]];
+}
+
+// One factor to the power of the distance: [height, nodes].
+export function drawGain(width, { rho, n }, data) {
+  const [x, y, tall] = [58, 48, 300];
+  const w = width - x - 14;
+  const [low, high] = data.tens;
+  const at = (steps, v) => [x + (w * steps) / data.steps,
+    y + tall * (1 - (Math.log10(v) - low) / (high - low))];
+  const [cx, cy] = at(n, gain(rho, n));
+  const label = `n = ${n}: ${written(gain(rho, n))}`;
+  const right = cx < x + w * 0.55;
+  const tens = Array.from({ length: (high - low) / 5 + 1 }, (_, i) => low + 5 * i);
+  return [y + tall + 50, [
+    svg("text", { x: 4, y: 22, class: "dd-head" }, `${rho} to the power of n`),
+    tens.map((p) => {
+      const level = at(0, 10 ** p)[1];
+      return [svg("line", { x1: x, x2: x + w, y1: level, y2: level, class: "fm-grid" }),
+        svg("text", { x: x - 7, y: level + 5, class: "dd-tick", "text-anchor": "end" }, ten(p))];
+    }),
+    Array.from({ length: 6 }, (_, i) => (data.steps / 5) * i).map((steps) => svg("text", {
+      x: at(steps, 1)[0], y: y + tall + 19, class: "dd-tick", "text-anchor": "middle" }, String(steps))),
+    svg("text", { x: x + w / 2, y: y + tall + 42, class: "dd-axis", "text-anchor": "middle" }, "words n"),
+    svg("polyline", { points: [at(0, 1), at(data.steps, gain(rho, data.steps))].join(" "), class: "fm-line" }),
+    svg("line", { x1: cx, x2: cx, y1: y, y2: y + tall, class: "fm-now" }),
+    svg("circle", { cx, cy, r: 6, class: "fm-point" }),
+    svg("text", { x: cx + (right ? 12 : -12), y: Math.max(cy - 14, y + 18), class: "fm-value",
+      "text-anchor": right ? "start" : "end" }, label),
+  ]];
+}
+
+// The line under the picture.
+export function summaryOf(state, data) {
+  const { view, rho, n, t, sentence } = state;
+  if (view === "gain") {
+    const half = halving(rho);
+    const way = half === null ? "nothing is lost or added"
+      : `it ${rho < 1 ? "halves" : "doubles"} every ${fmt(half, 1)} words`;
+    return `A factor of ${rho} a word: after ${n} words ${written(gain(rho, n))} is left; ${way}.`;
+  }
+  const one = data.sentences[sentence];
+  const { words, noun } = one;
+  const at = `State after “${name(words, t - 1)}”, T = ${t}`;
+  if (noun >= t) return `${at}: the noun that decides the verb is yet to come.`;
+  const told = drawn(one, t).map(({ bars, line }, i) =>
+    `${data.readers[i]} ${percent(bars[noun])}, before training ${percent(line[noun])}`);
+  const back = t - 1 - noun;
+  const where = back === 0 ? "this word" : `${back} word${back > 1 ? "s" : ""} back`;
+  return `${at}. Share of “${words[noun]}”, ${where}: ${told.join("; ")}.`;
+}
+
 export default {
   render({ model, el }) {
     let data = model.get("data");
-    const s = store(model, {}, (state) => clean(state, data));
+    const s = store(model, {}, (state) => cleanState(state, data));
     const one = () => data.sentences[s.get().sentence];
     const picture = svg("svg", { role: "img" });
     const box = h("div", {}, picture);
     let width = 0;
 
-    const sharesOf = (i, when) => shares(one().sizes[i][when][s.get().t - 1]);
-
-    // One axis for all three, up to the next quarter above the highest share.
-    const highest = () => Math.ceil(4 * Math.max(...data.readers.flatMap((_, i) =>
-      [...sharesOf(i, "trained"), ...sharesOf(i, "start")]))) / 4;
-
-    const plot = (i, x, y, w, tall, step) => {
-      const { log, t } = s.get();
-      const narrow = width < 420;
-      const { words, noun } = one();
-      const [bars, line] = [sharesOf(i, "trained"), sharesOf(i, "start")];
-      const high = highest();
-      const part = high > 0.5 ? 0.5 : 0.25; // between two lines of the axis
-      const up = (v) => (log ? Math.max(0, 1 + Math.log10(Math.max(v, 1e-300)) / FLOOR) : v / high);
-      const ticks = log ? [-6, -4, -2, 0].map((p) => [10 ** p, p ? `10${raised(p)}` : "1"])
-        : Array.from({ length: Math.floor(high / part) + 1 }, (_, j) => [j * part, `${100 * j * part} %`]);
-      const at = (k, v) => [x + (k + 0.5) * step, y + tall * (1 - up(v))];
-      return [
-        svg("text", { x, y: y - 14, class: "dd-head" }, data.readers[i]),
-        noun < t && svg("text", { x: x + w, y: y - 14, class: "dd-status", "text-anchor": "end" },
-          svg("tspan", { class: "fm-noun" }, words[noun]),
-          `: ${percent(bars[noun])}${narrow ? "" : `, before training ${percent(line[noun])}`}`),
-        ticks.map(([v, label]) => {
-          const level = y + tall * (1 - up(v));
-          return [svg("line", { x1: x, x2: x + w, y1: level, y2: level, class: "fm-grid" }),
-            svg("text", { x: x - 6, y: level + 5, class: "dd-tick", "text-anchor": "end" }, label)];
-        }),
-        bars.map((v, k) => svg("rect", {
-          x: x + (k + 0.14) * step, width: 0.72 * step, rx: 2,
-          y: y + tall * (1 - up(v)), height: tall * up(v), class: k === noun ? "fm-bar fm-mark" : "fm-bar",
-        })),
-        noun < t && svg("path", { class: "fm-here-mark",
-          d: `M${at(noun, Math.max(bars[noun], line[noun])).join(" ")}m-6 -15h12l-6 10z` }),
-        svg("polyline", { points: line.map((v, k) => at(k, v).join(",")).join(" "), class: "fm-before" }),
-        line.length === 1 && svg("circle", { cx: at(0, line[0])[0], cy: at(0, line[0])[1], r: 4, class: "fm-dot" }),
-      ];
-    };
-
-    const drawReaders = () => {
-      const { t } = s.get();
-      const { words, noun } = one();
-      const [x, tall, gap, top] = [50, 60, 36, 34]; // all three fit on a projector
-      const w = width - x - 6;
-      const step = w / words.length;
-      const low = top + data.readers.length * (tall + gap) - gap;
-      return [low + 88, [
-        data.readers.map((_, i) => plot(i, x, top + i * (tall + gap), w, tall, step)),
-        words.map((word, k) => svg("text", { "text-anchor": "end", transform:
-          `translate(${x + (k + 0.5) * step + 5} ${low + 16}) rotate(-60)`,
-          class: `fm-word${k === noun ? " fm-noun" : k === t - 1 ? " fm-here" : k >= t ? " fm-later" : ""}` }, word)),
-        svg("text", { x: 0, y: low + 84, class: "dd-status" },
-          `${width < 480 ? "bars: trained · dashes: before · ▼ noun"
-            : "bars: after training · dashed line: before it · ▼ the noun that decides the verb"}`),
-      ]];
-    };
-
-    const drawGain = () => {
-      const { rho, n } = s.get();
-      const [x, y, tall] = [58, 48, 300];
-      const w = width - x - 14;
-      const [low, high] = data.tens;
-      const at = (steps, v) => [x + (w * steps) / data.steps,
-        y + tall * (1 - (Math.log10(v) - low) / (high - low))];
-      const [cx, cy] = at(n, gain(rho, n));
-      const label = `n = ${n}: ${written(gain(rho, n))}`;
-      const right = cx < x + w * 0.55;
-      const tens = Array.from({ length: (high - low) / 5 + 1 }, (_, i) => low + 5 * i);
-      return [y + tall + 50, [
-        svg("text", { x: 4, y: 22, class: "dd-head" }, `${rho} to the power of n`),
-        tens.map((p) => {
-          const level = at(0, 10 ** p)[1];
-          return [svg("line", { x1: x, x2: x + w, y1: level, y2: level, class: "fm-grid" }),
-            svg("text", { x: x - 7, y: level + 5, class: "dd-tick", "text-anchor": "end" },
-              p ? `10${raised(p)}` : "1")];
-        }),
-        Array.from({ length: 6 }, (_, i) => (data.steps / 5) * i).map((steps) => svg("text", {
-          x: at(steps, 1)[0], y: y + tall + 19, class: "dd-tick", "text-anchor": "middle" }, String(steps))),
-        svg("text", { x: x + w / 2, y: y + tall + 42, class: "dd-axis", "text-anchor": "middle" }, "words n"),
-        svg("polyline", { points: [at(0, 1), at(data.steps, gain(rho, data.steps))].join(" "), class: "fm-line" }),
-        svg("line", { x1: cx, x2: cx, y1: y, y2: y + tall, class: "fm-now" }),
-        svg("circle", { cx, cy, r: 6, class: "fm-point" }),
-        svg("text", { x: cx + (right ? 12 : -12), y: Math.max(cy - 14, y + 18), class: "fm-value",
-          "text-anchor": right ? "start" : "end" }, label),
-      ]];
-    };
-
     const draw = () => {
       if (!width) return;
-      const [height, parts] = s.get().view === "gain" ? drawGain() : drawReaders();
+      const [height, parts] = (s.get().view === "gain" ? drawGain : drawReaders)(width, s.get(), data);
       picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
       picture.setAttribute("width", width);
       picture.setAttribute("height", height);
@@ -186,23 +226,7 @@ export default {
       picture.replaceChildren(...parts.flat(Infinity).filter(Boolean));
     };
 
-    const summary = () => {
-      const { view, rho, n, t } = s.get();
-      if (view === "gain") {
-        const half = halving(rho);
-        const way = half === null ? "nothing is lost or added"
-          : `${rho < 1 ? "halves" : "doubles"} every ${fmt(half, 1)} words`;
-        return `A factor of ${rho} a word: after ${n} words ${written(gain(rho, n))} is left; it ${way}.`
-          .replace("it nothing", "nothing");
-      }
-      const { words, noun } = one();
-      if (noun >= t) return `State after “${name(words, t - 1)}”, T = ${t}: the noun that decides the verb is yet to come.`;
-      const told = data.readers.map((reader, i) =>
-        `${reader} ${percent(sharesOf(i, "trained")[noun])}, before training ${percent(sharesOf(i, "start")[noun])}`);
-      const back = t - 1 - noun;
-      const where = back === 0 ? "this word" : `${back} word${back > 1 ? "s" : ""} back`;
-      return `State after “${name(words, t - 1)}”, T = ${t}. Share of “${words[noun]}”, ${where}: ${told.join("; ")}.`;
-    };
+    const summary = () => summaryOf(s.get(), data);
 
     const table = () => {
       const { rho, n, t } = s.get();

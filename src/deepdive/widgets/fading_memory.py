@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from deepdive import shelf
 from deepdive.device import seed_everything
 from deepdive.fading import influence
+from deepdive.palette import fmt
 from deepdive.recipes import RECIPES, load_run
 from deepdive.recipes import recurrent_grammar as rg
 from deepdive.widgets.base import Widget
@@ -50,6 +52,8 @@ CAPTIONS = {
 }
 STEPS = 100  # words, at most, on the second picture
 TENS = (-10, 5)  # and its axis, in powers of ten
+FLOOR = 6  # the lowest power of ten on the axis of shares is −6
+TALL = 104  # each of the three plots, in px
 
 
 @lru_cache(maxsize=1)
@@ -115,7 +119,7 @@ class FadingMemory(Widget):
         t: the word whose state is asked about, from 1; the noun's verb comes after the
             one that is shown at first.
         view: "readers", or "gain" for one number to the power of the distance.
-        rho: that number, 0.8 … 1.1.
+        rho: that number, 0.8 … 1.1, rounded to hundredths.
         n: the distance, 0 … 100 words.
         log: whether the shares stand on an axis of powers of ten.
         name: slug, unique on its page.
@@ -153,7 +157,7 @@ class FadingMemory(Widget):
         }
         if t is None and sentence in range(len(SENTENCES)):
             start["t"] = verb(sentence)
-        self.check(start)
+        start = self.check(start)
         sizes = measure()
         super().__init__(
             data={
@@ -186,7 +190,7 @@ class FadingMemory(Widget):
         ok = isinstance(rho, (int, float)) and not isinstance(rho, bool)
         if not ok or not RHO[0] <= rho <= RHO[1]:
             raise ValueError(f"rho must be {RHO[0]} … {RHO[1]}, got {rho!r}")
-        return state
+        return {**state, "rho": math.floor(100 * rho + 0.5) / 100}
 
     def numbers(self) -> dict[str, list[list[float]]]:
         """What the table view shows for the present state, by table name."""
@@ -208,7 +212,7 @@ class FadingMemory(Widget):
         if start["view"] == "gain":
             return _draw_gain(self.alt, start["rho"], start["n"])
         one = self.data["sentences"][start["sentence"]]
-        return _draw_readers(self.alt, one, start["t"])
+        return _draw_readers(self.alt, one, start["t"], start["log"])
 
 
 def verb(sentence: int) -> int:
@@ -235,12 +239,61 @@ def percent(share: float) -> str:
     >>> percent(0.0341), percent(0.00002)
     ('3.4 %', '< 0.1 %')
     """
-    return "< 0.1 %" if share < 0.0005 else f"{100 * share:.1f} %"
+    return "< 0.1 %" if share < 0.0005 else f"{fmt(100 * share, 1)} %"
 
 
-def _short(x: float) -> str:
-    """0.12, 0.077, 131.5: two digits, or one behind the point."""
-    return f"{x:.1f}" if x >= 10 else f"{x:.2g}"
+def written(x: float) -> str:
+    """A number above zero in few digits, as the page writes it.
+
+    >>> written(0.1216), written(131.5), written(2.66e-5)
+    ('0.12', '131.5', '2.7 · 10⁻⁵')
+    """
+    if 0.01 <= x < 1e4:
+        return fmt(x, 1 if x >= 100 else 2 if x >= 0.1 else 3)
+    with localcontext(rounding=ROUND_HALF_UP):
+        digits, power = f"{Decimal(x):.1e}".split("e")
+    return f"{digits} · 10{raised(int(power))}"
+
+
+def raised(n: int) -> str:
+    """An exponent in raised digits.
+
+    >>> raised(-10)
+    '⁻¹⁰'
+    """
+    return str(n).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def ten(power: int) -> str:
+    """A power of ten at an axis.
+
+    >>> ten(-6), ten(0)
+    ('10⁻⁶', '1')
+    """
+    return f"10{raised(power)}" if power else "1"
+
+
+def up(share: float, high: float, log: bool) -> float:
+    """How high a share stands on its axis, from 0 to 1; below 10⁻⁶ it stands at 0.
+
+    >>> up(0.25, 0.5, log=False), up(0.001, 0.5, log=True)
+    (0.5, 0.5)
+    """
+    if log:
+        return max(0.0, 1 + math.log10(max(share, 1e-300)) / FLOOR)
+    return share / high
+
+
+def ticks(high: float, log: bool) -> list[tuple[float, str]]:
+    """The lines of that axis, each with its label.
+
+    >>> ticks(0.5, log=False)
+    [(0.0, '0 %'), (0.25, '25 %'), (0.5, '50 %')]
+    """
+    if log:
+        return [(10.0**p, ten(p)) for p in (-6, -4, -2, 0)]
+    part = 0.5 if high > 0.5 else 0.25
+    return [(j * part, f"{100 * j * part:g} %") for j in range(int(high / part) + 1)]
 
 
 def _name(words: list[str], k: int) -> str:
@@ -254,14 +307,15 @@ def _alt(start: dict[str, Any], sizes: list) -> str:
         rho, n = start["rho"], start["n"]
         return (
             f"A straight line on an axis of powers of ten: {rho:g} to the power of the "
-            f"distance. After {n} words {_short(gain(rho, n))} is left."
+            f"distance. After {n} words {written(gain(rho, n))} is left."
         )
     words, noun = SENTENCES[start["sentence"]]
     ids, t = words.split(), start["t"]
+    axis = ", on an axis of powers of ten" if start["log"] else ""
     if noun >= t:
         return (
             f"Bars for the words up to “{_name(ids, t - 1)}”: how much each moves "
-            f"the state there, in a plain RNN, an LSTM and an attention model."
+            f"the state there, in a plain RNN, an LSTM and an attention model{axis}."
         )
     told = []
     for (_, reader), found in zip(READERS, sizes[start["sentence"]], strict=True):
@@ -271,16 +325,16 @@ def _alt(start: dict[str, Any], sizes: list) -> str:
         told.append(f"{after} in the {reader} model (before training {before})")
     return (
         f"Bars: the share of each word in what moves the state at "
-        f"“{_name(ids, t - 1)}”, in three readers. “{ids[noun]}”, "
+        f"“{_name(ids, t - 1)}”, in three readers{axis}. “{ids[noun]}”, "
         f"{t - 1 - noun} words back, has {', '.join(told)}."
     )
 
 
-def _draw_readers(alt: str, one: dict[str, Any], t: int) -> str:
+def _draw_readers(alt: str, one: dict[str, Any], t: int, log: bool) -> str:
     """Three plots with one axis of words below."""
     words, noun = one["words"], one["noun"]
-    x, width, tall, gap, top = 56, 610, 104, 50, 40
-    drawing = Drawing(690, top + 3 * (tall + gap) + 56, alt)
+    x, width, tall, gap, top = 56, 610, TALL, 50, 40
+    drawing = Drawing(690, top + 3 * (tall + gap) + 78, alt)
     found = [
         [shares(sizes[when][t - 1]) for when in ("trained", "start")]
         for sizes in one["sizes"]
@@ -290,7 +344,7 @@ def _draw_readers(alt: str, one: dict[str, Any], t: int) -> str:
     for i, (_, reader) in enumerate(READERS):
         y = top + i * (tall + gap)
         drawing.text(x, y - 12, reader, 16, weight=600)
-        _draw_plot(drawing, (x, y, width, tall), found[i], high, words, noun)
+        _draw_plot(drawing, (x, y, width, tall), found[i], (high, log), words, noun)
     low = top + 3 * (tall + gap) - gap
     for k, word in enumerate(words):
         here = k == t - 1
@@ -301,8 +355,8 @@ def _draw_readers(alt: str, one: dict[str, Any], t: int) -> str:
         )  # fmt: skip
     drawing.text(x, low + 92, f"T = {t}: after “{_name(words, t - 1)}”", 14, weight=600)
     drawing.text(
-        x + width, low + 92, "bars: trained; dashes: before; ▼ decides the verb", 14,
-        "muted", "end",
+        x, low + 114, "bars: after training · dashed line: before it · "
+        "▼ the noun that decides the verb", 14, "muted",
     )  # fmt: skip
     return drawing.svg()
 
@@ -311,7 +365,7 @@ def _draw_plot(
     drawing: Drawing,
     box: tuple[float, float, float, float],
     found: list[list[float]],
-    high: float,
+    axis: tuple[float, bool],
     words: list[str],
     noun: int,
 ) -> None:
@@ -320,18 +374,20 @@ def _draw_plot(
     step = width / len(words)
 
     def place(k: float, share: float) -> tuple[float, float]:
-        return round(x + k * step, 2), round(y + tall * (1 - share / high), 2)
+        return round(x + k * step, 2), round(y + tall * (1 - up(share, *axis)), 2)
 
-    for quarter in range(round(4 * high) + 1):
-        level = place(0, quarter / 4)[1]
+    for share, label in ticks(*axis):
+        level = place(0, share)[1]
         drawing.line(x, level, x + width, level)
-        drawing.text(x - 6, level + 5, f"{25 * quarter} %", 13, "muted", "end")
+        drawing.text(x - 6, level + 5, label, 13, "muted", "end")
     for k, share in enumerate(bars):
         left, level = place(k + 0.14, share)
         fill = "ink" if k == noun else "accent"
         drawing.rect(left, level, round(0.72 * step, 2), y + tall - level, fill)
     centres = [place(k + 0.5, share) for k, share in enumerate(line)]
     drawing.path(centres, "muted", 2, "5 4")
+    if len(centres) == 1:
+        drawing.circle(*centres[0], 4, "muted")
     if noun < len(bars):
         at, level = place(noun + 0.5, max(bars[noun], line[noun]))
         drawing.text(at, level - 4, "▼", 13, anchor="middle")
@@ -349,13 +405,11 @@ def _draw_gain(alt: str, rho: float, n: int) -> str:
         level = (math.log10(value) - low) / (high - low)
         return x + width * steps / STEPS, y + tall * (1 - level)
 
-    drawing.text(x - 40, 24, f"what is left: {rho:g} to the power of n", 16, weight=600)
-    for ten in range(low, high + 1, 5):
-        level = place(0, 10.0**ten)[1]
+    drawing.text(x - 40, 24, f"{rho:g} to the power of n", 16, weight=600)
+    for power in range(low, high + 1, 5):
+        level = place(0, 10.0**power)[1]
         drawing.line(x, level, x + width, level)
-        sign = "−" if ten < 0 else ""
-        words = "1" if ten == 0 else f"10^{sign}{abs(ten)}"
-        drawing.text(x - 8, level + 5, words, 13, "muted", "end")
+        drawing.text(x - 8, level + 5, ten(power), 13, "muted", "end")
     for steps in range(0, STEPS + 1, 20):
         drawing.text(
             place(steps, 1)[0], y + tall + 20, str(steps), 13, "muted", "middle"
@@ -363,8 +417,9 @@ def _draw_gain(alt: str, rho: float, n: int) -> str:
     drawing.text(x + width / 2, y + tall + 44, "words n", 14, anchor="middle")
     drawing.path([place(0, 1), place(STEPS, gain(rho, STEPS))], "accent", 2.5)
     here = place(n, gain(rho, n))
+    drawing.line(here[0], y, here[0], y + tall, "ink", 1.5, "3 3")
     drawing.circle(*here, 6, "accent")
     side, anchor = (12, "start") if n < 55 else (-12, "end")
-    told = f"n = {n}: {_short(gain(rho, n))}"
+    told = f"n = {n}: {written(gain(rho, n))}"
     drawing.text(here[0] + side, here[1] - 10, told, 16, anchor=anchor, weight=650)
     return drawing.svg()

@@ -77,7 +77,16 @@ export function cleanState(state, data) {
   };
 }
 
-const plain = (x) => (x < 9.95 ? fmt(x, 1) : count(Math.floor(x + 0.5)));
+// Three digits or so: 0.1, 6.3, 63, 19 869.
+export function plain(x) {
+  return x < 9.95 ? fmt(x, 1) : count(Math.floor(x + 0.5));
+}
+
+// Where a hand of length r ends: up at angle 0, then clockwise.
+export function tip(x, y, r, angle) {
+  return [x + r * Math.sin(angle), y - r * Math.cos(angle)];
+}
+
 const text = (x, y, words, kind = "", anchor = null) =>
   svg("text", { x, y, class: kind, "text-anchor": anchor }, words);
 const line = (x1, y1, x2, y2, kind) => svg("line", { x1, y1, x2, y2, class: kind });
@@ -85,7 +94,7 @@ const line = (x1, y1, x2, y2, kind) => svg("line", { x1, y1, x2, y2, class: kind
 // ------------------------------------------------------------------- the code of a position
 
 // Where everything stands for a given width of the picture.
-function layout(width) {
+export function layout(width) {
   const wide = width >= 560;
   const left = 88, right = 30;
   const side = wide ? Math.max(304, Math.floor(width * 0.5)) : width;
@@ -97,7 +106,7 @@ function layout(width) {
   return { wide, map, clocks, dots, height: dots.y + dots.h + 50 };
 }
 
-function drawMap({ x, y, cell, row }, data, { p, k }) {
+export function drawMap({ x, y, cell, row }, data, { p, k }) {
   const table = codes(data.first + data.steps, data.thetas);
   const width = 16 * cell;
   const paint = ([rows, top, tall]) => heat(rows, x, top, cell, tall, data.levels, data.ramp)
@@ -134,19 +143,21 @@ function drawMap({ x, y, cell, row }, data, { p, k }) {
 // The arc a hand has gone, clockwise; a ring after a whole turn.
 function turn(x, y, r, start, by) {
   if (by >= 2 * Math.PI) return svg("circle", { cx: x, cy: y, r, class: "sn-round" });
-  const [from, to] = [start, start + by].map((a) => `${x + r * Math.sin(a)} ${y - r * Math.cos(a)}`);
+  const [from, to] = [start, start + by].map((angle) => tip(x, y, r, angle).join(" "));
   return svg("path", { d: `M${from}A${r} ${r} 0 ${Number(by > Math.PI)} 1 ${to}`, class: "sn-turn" });
 }
 
-function drawClocks({ x, y, w }, data, { p, k }) {
+export function drawClocks({ x, y, w }, data, { p, k }) {
   const step = w / 4;
   return [
     text(x, y + 18, w < 280 ? "A clock for each pair" : "A clock for each pair of columns", "dd-head"),
     text(x, y + 37, w < 280 ? "positions for a turn; turned by k" : "below it: positions for a turn; turned by k", "dd-tick"),
     hands(k, data.thetas).map(([theta, period, degrees], i) => {
       const cx = x + ((i % 4) + 0.5) * step, cy = y + 79 + 109 * Math.trunc(i / 4), r = 29;
-      const tip = (angle) => ({ cx: cx + 23 * Math.sin(angle), cy: cy - 23 * Math.cos(angle) });
-      const [here, next] = [tip(p * theta), tip((p + k) * theta)];
+      const [here, next] = [p, p + k].map((place) => {
+        const end = tip(cx, cy, 23, place * theta);
+        return { cx: end[0], cy: end[1] };
+      });
       return [
         svg("circle", { cx, cy, r, class: "sn-dial" }),
         line(cx, cy - r, cx, cy - r + 5, "sn-noon"),
@@ -160,7 +171,7 @@ function drawClocks({ x, y, w }, data, { p, k }) {
   ];
 }
 
-function drawProducts({ x, y, w, h: tall }, data, { p, k }) {
+export function drawProducts({ x, y, w, h: tall }, data, { p, k }) {
   const rows = products(p, data.steps, data.thetas);
   const most = data.thetas.length;
   const at = (i, v) => [x + (i * w) / data.steps, y + tall * (1 - v / most)];
@@ -192,7 +203,7 @@ function pairOf(data, { order, placed }) {
   return [0, order].map((o) => data.words[o][placed ? "placed" : "bare"]);
 }
 
-function drawWords(width, data, state) {
+export function drawWords(width, data, state) {
   const wide = width >= 560;
   const pair = pairOf(data, state);
   const found = again(pair[1].output, pair[0].output);

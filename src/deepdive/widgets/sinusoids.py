@@ -39,7 +39,7 @@ SAME = 1e-9  # two rows of float64 that differ by less are one
 
 Rows = list[list[float]]
 
-_CAPTIONS = {
+CAPTIONS = {
     "code": (
         "The 2017 formula with 16 numbers for each position. That it also serves "
         "positions beyond those of training was the paper’s hope (“may allow”, §3.5), "
@@ -192,7 +192,7 @@ class Sinusoids(Widget):
             start=start,
             name=name,
             alt=_alt(start),
-            caption=_CAPTIONS[view],
+            caption=CAPTIONS[view],
             **kwargs,
         )
 
@@ -351,13 +351,21 @@ def _draw_map(drawing: Drawing, p: int, k: int) -> None:
     drawing.text(right - 20, foot + 11, "+1", 14, "muted")
 
 
+def tip(x: float, y: float, r: float, angle: float) -> tuple[float, float]:
+    """Where a hand of length r ends: up at angle 0, then clockwise.
+
+    >>> tip(50.0, 50.0, 20.0, 0.0)
+    (50.0, 30.0)
+    """
+    return x + r * math.sin(angle), y - r * math.cos(angle)
+
+
 def _turn(drawing: Drawing, x: float, y: float, r: float, start: float, by: float):
     """The arc a hand has gone, clockwise from `start`; a ring after a whole turn."""
     if by >= 2 * math.pi:
         drawing.circle(x, y, r, None, "line")
         return
-    ends = [(x + r * math.sin(a), y - r * math.cos(a)) for a in (start, start + by)]
-    (x1, y1), (x2, y2) = ends
+    (x1, y1), (x2, y2) = (tip(x, y, r, a) for a in (start, start + by))
     drawing.parts.append(
         f'<path d="M{x1:.2f} {y1:.2f}A{r:g} {r:g} 0 {int(by > math.pi)} 1 {x2:.2f} '
         f'{y2:.2f}" fill="none" stroke-width="4" stroke="#57606a" '
@@ -376,12 +384,12 @@ def _draw_clocks(drawing: Drawing, p: int, k: int) -> None:
         drawing.line(x, y - r, x, y - r + 5, "muted", 1.5)
         _turn(drawing, x, y, 14, p * theta, k * theta)
         for angle, colour in ((p * theta, "ink"), ((p + k) * theta, "accent")):
-            tip = (x + 23 * math.sin(angle), y - 23 * math.cos(angle))
-            drawing.path([(x, y), tip], colour, 2.5)
+            end = tip(x, y, 23, angle)
+            drawing.path([(x, y), end], colour, 2.5)
             if colour == "ink":
-                drawing.circle(*(round(c, 2) for c in tip), 4, "ink")
+                drawing.circle(*(round(c, 2) for c in end), 4, "ink")
             else:
-                drawing.circle(*(round(c, 2) for c in tip), 5.5, None, "accent")
+                drawing.circle(*(round(c, 2) for c in end), 5.5, None, "accent")
         drawing.text(x, y + r + 17, _plain(period), 14, "ink", "middle")
         drawing.text(x, y + r + 34, f"+{_plain(degrees)}°", 14, "accent", "middle")
 
