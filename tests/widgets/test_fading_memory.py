@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+import shapes
 import torch
 
-import shapes
 from conftest import WIDGETS, run_node
 from deepdive import shelf
 from deepdive.recipes import RECIPES, load_run
@@ -173,11 +173,24 @@ def test_both_axes_rise_and_are_the_same_in_both_languages() -> None:
     assert powers == sorted(powers)
     assert powers[:5] == pytest.approx([0, 0, 0, 1 / 3, 0.5]) and powers[-1] == 1
     assert fading_memory.up(0.75, 0.75, False) == 1
-    for high, log in ((0.25, False), (0.5, False), (0.75, False), (1, False), (1, True)):
+    for high, log in (
+        (0.25, False),
+        (0.5, False),
+        (0.75, False),
+        (1, False),
+        (1, True),
+    ):
         lines = run_node("return m.ticks(...input);", SCRIPT, [high, log])
         ours = fading_memory.ticks(high, log)
         assert [label for _, label in lines] == [label for _, label in ours]
         assert [x for x, _ in lines] == pytest.approx([x for x, _ in ours])
+
+
+def _line(found: list, name: str, mark: tuple[str, str]) -> dict[str, str]:
+    """The polyline of this class on the page, or with this mark in the frame."""
+    lines = [s for s in found if s["tag"] == "polyline"]
+    (one,) = [s for s in lines if s.get("class") == name or mark in s.items()]
+    return one
 
 
 def _levels(found: list, tall: float, ground: float) -> tuple[list, list]:
@@ -186,8 +199,7 @@ def _levels(found: list, tall: float, ground: float) -> tuple[list, list]:
     for bar in bars:  # all stand on the ground
         foot = float(bar["y"]) + float(bar["height"])
         assert foot == pytest.approx(ground, abs=0.01)
-    line = next(s for s in found if s["tag"] == "polyline" and len(s["points"]) > 0
-                and "5 4" in s.get("stroke-dasharray", "5 4"))  # fmt: skip
+    line = _line(found, "fm-before", ("stroke-dasharray", "5 4"))
     return (
         [float(bar["height"]) / tall for bar in bars],
         [(ground - y) / tall for _, y in shapes.points(line)],
@@ -217,14 +229,11 @@ def test_both_pictures_show_the_sizes(widget, sentence, t, log) -> None:
             f"m.plot({i}, {{ x: 0, y: 0, w: 1000, tall: 1000 }}, input.state, "
             "input.data, false)", SCRIPT, asked,
         )  # fmt: skip
-        np.testing.assert_allclose(_levels(page, 1000, 1000)[0], pair[0], atol=1e-9)
-        np.testing.assert_allclose(_levels(page, 1000, 1000)[1], pair[1], atol=1e-9)
         part, tall = frame[heads[i] : heads[i + 1]], fading_memory.TALL
         ground = 40 + i * (tall + 50) + tall
-        found = _levels([s for s in part if s["tag"] != "polyline" or "5 4" in
-                         s.get("stroke-dasharray", "")], tall, ground)  # fmt: skip
-        np.testing.assert_allclose(found[0], pair[0], atol=2e-4)
-        np.testing.assert_allclose(found[1], pair[1], atol=2e-4)
+        for found in (_levels(page, 1000, 1000), _levels(part, tall, ground)):
+            np.testing.assert_allclose(found[0], pair[0], atol=2e-4)
+            np.testing.assert_allclose(found[1], pair[1], atol=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -237,16 +246,17 @@ def test_both_pictures_show_the_sizes(widget, sentence, t, log) -> None:
 def test_both_pictures_say_the_same(args) -> None:
     made = FadingMemory(**args)
     draw = "drawGain" if made.state["view"] == "gain" else "drawReaders"
-    page = shapes.texts(
-        shapes.of_page(
-            f"m.{draw}(690, m.cleanState(input.state, input.data), input.data)[1]",
-            SCRIPT, {"state": made.state, "data": made.data},
-        )
+    found = shapes.of_page(
+        f"m.{draw}(690, m.cleanState(input.state, input.data), input.data)[1]",
+        SCRIPT, {"state": made.state, "data": made.data},
     )  # fmt: skip
-    frame = shapes.texts(shapes.of_frame(made.frame()))
-    # The frame also names the word T, which stands in the page's summary.
-    assert page == [words for words in frame if not words.startswith("T = ")]
-    assert len(frame) - len(page) == (draw == "drawReaders")
+    page, frame = shapes.texts(found), shapes.texts(shapes.of_frame(made.frame()))
+    # The frame also names the word T, which stands in the page's summary, and writes
+    # the mark that the page draws.
+    assert page == [w for w in frame if w != "▼" and not w.startswith("T = ")]
+    marks = sum(s.get("class") == "fm-here-mark" for s in found)
+    assert frame.count("▼") == marks
+    assert len(frame) - len(page) - marks == (draw == "drawReaders")
 
 
 @pytest.mark.parametrize(("rho", "n"), [(0.9, 20), (1.1, 100), (0.8, 50), (1, 60)])
@@ -258,14 +268,15 @@ def test_both_pictures_put_the_point_where_it_is(rho, n) -> None:
         ticks = {s["text"]: float(s["y"]) - 5 for s in found if s["tag"] == "text"}
         dot = next(s for s in found if s["tag"] == "circle")
         unit = (ticks["1"] - ticks["10⁵"]) / 5
-        assert unit > 0 and ticks["10⁻¹⁰"] == pytest.approx(ticks["1"] + 10 * unit)
+        assert unit > 0
+        assert ticks["10⁻¹⁰"] == pytest.approx(ticks["1"] + 10 * unit, abs=0.01)
         level = ticks["1"] - unit * n * math.log10(rho)
         assert float(dot["cy"]) == pytest.approx(level, abs=0.01)
-        ends = next(shapes.points(s) for s in found if s["tag"] == "polyline"
-                    and len(set(y for _, y in shapes.points(s))) == 1 + (rho != 1)
-                    and abs(shapes.points(s)[0][1] - ticks["1"]) < 0.01
-                    and (rho == 1 or "5 4" not in s))  # fmt: skip
-        place = ends[0][0] + (ends[1][0] - ends[0][0]) * n / 100
+        left, right = shapes.points(_line(found, "fm-line", ("stroke-width", "2.5")))
+        assert left[1] == pytest.approx(ticks["1"], abs=0.01)
+        last = ticks["1"] - unit * 100 * math.log10(rho)
+        assert right[1] == pytest.approx(last, abs=0.01)
+        place = left[0] + (right[0] - left[0]) * n / 100
         assert float(dot["cx"]) == pytest.approx(place, abs=0.01)
 
 
@@ -276,7 +287,8 @@ def test_the_line_under_the_picture(widget) -> None:
         return asked.map((s) => m.summaryOf({ ...data.start, ...s }, data));"""
     said = run_node(script, SCRIPT, {"data": widget.data, "asked": asked})
     assert said[0] == (
-        "A factor of 0.9 a word: after 10 words 0.35 is left; it halves every 6.6 words."
+        "A factor of 0.9 a word: after 10 words 0.35 is left; "
+        "it halves every 6.6 words."
     )
     assert said[1].endswith("1.00 is left; nothing is lost or added.")
     assert said[2].endswith("it doubles every 7.3 words.")

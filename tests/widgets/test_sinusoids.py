@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+import shapes
 import torch
 
 from conftest import WIDGETS, run_node
@@ -204,6 +205,121 @@ def test_heat_map_covers_every_cell_once() -> None:
     for (p, j), colour in shades.items():
         step = round((TABLE[p, j] + 1) * 12)
         assert colour == palette.diverging(step / 12 - 1)
+
+
+# ----------------------------------------------------------------------------- picture
+def _both(widget: Sinusoids) -> list[list[shapes.Shape]]:
+    """The page's shapes at the frame's width, and the frame's."""
+    nodes = """(() => {
+        const { data, state } = input, place = m.layout(690);
+        if (state.view === "words") return m.drawWords(690, data, state).nodes;
+        return [m.drawMap(place.map, data, state),
+          m.drawClocks(place.clocks, data, state),
+          m.drawProducts(place.dots, data, state)];
+      })()"""
+    asked = {"data": widget.data, "state": widget.state}
+    return [shapes.of_page(nodes, SCRIPT, asked), shapes.of_frame(widget.frame())]
+
+
+def _circles(found: list[shapes.Shape], r: str) -> np.ndarray:
+    """Centres of all circles of this size; ground and rim of one count once."""
+    some = [s for s in found if s["tag"] == "circle" and s["r"] == r]
+    centres = [
+        (float(s["cx"]), float(s["cy"])) for s in some if s.get("fill") != "none"
+    ]
+    return np.array(centres or [(float(s["cx"]), float(s["cy"])) for s in some])
+
+
+def _hands(found: list[shapes.Shape]) -> np.ndarray:
+    """Where every line begins and ends, (n, 2, 2)."""
+    lines = [
+        [(float(s["x1"]), float(s["y1"])), (float(s["x2"]), float(s["y2"]))]
+        if s["tag"] == "line"
+        else shapes.points(s)
+        for s in found
+        if s["tag"] in ("line", "polyline")
+    ]
+    return np.array([line for line in lines if len(line) == 2])
+
+
+def test_a_hand_starts_at_noon_and_goes_clockwise() -> None:
+    angles = [0, math.pi / 2, math.pi, 3 * math.pi / 2, 1.0, 40.0]
+    ours = [sinusoids.tip(10, 20, 5, a) for a in angles]
+    np.testing.assert_allclose(
+        ours[:4], [(10, 15), (15, 20), (10, 25), (5, 20)], atol=1e-12
+    )
+    theirs = run_node("return input.map((a) => m.tip(10, 20, 5, a));", SCRIPT, angles)
+    np.testing.assert_allclose(theirs, ours, atol=1e-12)
+
+
+@pytest.mark.parametrize(("p", "k"), [(12, 6), (0, 0), (1, 2), (31, 32)])
+def test_both_pictures_turn_the_hands_alike(p: int, k: int) -> None:
+    """A tip stands at (sin, cos) of its position: to the right, and up."""
+    thetas = [10 ** (-i / 2) for i in range(8)]
+    for found in _both(Sinusoids(p=p, k=k)):
+        dials, lines = _circles(found, "29"), _hands(found)
+        assert len(dials) == 8
+        for place, r in ((p, "4"), (p + k, "5.5")):
+            tips = _circles(found, r)[-8:]  # the first of r = 4 is the key of the map
+            wanted = [
+                (23 * math.sin(place * t), -23 * math.cos(place * t)) for t in thetas
+            ]
+            np.testing.assert_allclose(tips - dials, wanted, atol=0.02)
+            for dial, end in zip(dials, tips, strict=True):
+                gaps = np.abs(lines - np.stack([dial, end])).max((1, 2))
+                assert gaps.min() < 0.02, "a tip without its hand"
+        arcs = [s["d"] for s in found if s["tag"] == "path" and "A14 14" in s["d"]]
+        turned = [k * t for t in thetas if k * t < 2 * math.pi]
+        assert len(arcs) == len(turned)
+        for arc, dial, t in zip(arcs, dials[-len(arcs) :], turned, strict=True):
+            x1, y1, large, sweep, x2, y2 = map(float, re.fullmatch(
+                r"M(\S+) (\S+)A14 14 0 ([01]) ([01]) (\S+) (\S+)", arc
+            ).groups())  # fmt: skip
+            assert sweep == 1 and large == (t > math.pi)
+            theta = thetas[len(thetas) - len(arcs) :][arcs.index(arc)]
+            for end, angle in (((x1, y1), p * theta), ((x2, y2), p * theta + t)):
+                want = dial + np.array([14 * math.sin(angle), -14 * math.cos(angle)])
+                assert end == pytest.approx(want, abs=0.02)
+
+
+@pytest.mark.parametrize(("p", "k"), [(12, 6), (3, 0), (31, 32)])
+def test_both_pictures_place_the_dots_and_the_rows(p: int, k: int) -> None:
+    values = np.array(sinusoids.products(p))
+    for found in _both(Sinusoids(p=p, k=k)):
+        ticks = {s["text"]: float(s["y"]) - 5 for s in found if s["tag"] == "text"
+                 and s.get("text-anchor") == "end" and s["text"] in "48"}  # fmt: skip
+        unit = (ticks["4"] - ticks["8"]) / 4
+        ground = ticks["8"] + 8 * unit
+        dots = _circles(found, "2.6")
+        np.testing.assert_allclose(dots[:, 1], ground - unit * values[:, 0], atol=0.02)
+        assert (np.diff(dots[:, 0]) > 8).all()
+        np.testing.assert_allclose(_circles(found, "7")[0], dots[k], atol=0.02)
+        (law,) = [s for s in found if s["tag"] == "polyline" and s["points"].count(",")
+                  == STEPS + 1]  # fmt: skip
+        np.testing.assert_allclose(shapes.points(law), dots, atol=0.02)
+        frames = [float(s["y"]) for s in found if s["tag"] == "rect" and s["height"]
+                  == "9" and s.get("class") != "sn-rim"]  # fmt: skip
+        assert frames == [76 + 5 * place - 2 for place in (p, p + k)]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{}, {"p": 0, "k": 0}, {"p": 31, "k": 32}, {"view": "words"},
+     {"view": "words", "order": 0}, {"view": "words", "order": 3, "placed": True}],
+    ids=str,
+)  # fmt: skip
+def test_both_pictures_say_the_same(args: dict) -> None:
+    page, frame = map(shapes.texts, _both(Sinusoids(**args)))
+    assert page == frame
+
+
+@pytest.mark.parametrize("order", [0, 1, 3, 4])
+def test_both_pictures_link_the_rows_that_are_found_again(order: int) -> None:
+    links = [(0, 1, 2).index(word) for word in ORDERS[order]]
+    for found in _both(Sinusoids(view="words", order=order)):
+        ends = _hands(found)[:, :, 1]
+        np.testing.assert_allclose(ends[:, 0] - 248, [38 * i for i in links], atol=1)
+        np.testing.assert_allclose(ends[:, 1] - 248, [0, 38, 76], atol=1)
 
 
 # ------------------------------------------------------------------------------- state
