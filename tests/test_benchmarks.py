@@ -130,6 +130,7 @@ def test_a_write_that_fails_leaves_the_old_file(load, tmp_path, monkeypatch):
     record, out = load("record"), tmp_path / "new" / "a.json"
     record.write(out, "“1”")
     assert out.read_bytes() == "“1”".encode()
+    assert list(out.parent.iterdir()) == [out]
 
     def full(self, text, encoding):
         with self.open("w", encoding=encoding) as file:

@@ -25,7 +25,7 @@ const shapes = (nodes) => nodes.flat(Infinity).filter(Boolean).map((n) => n.shap
 
 
 def of_page(expression: str, module: Path, payload: object) -> list[Shape]:
-    """What the nodes look like that a JavaScript expression of `m` and `input` makes."""
+    """The nodes that a JavaScript expression of `m` and `input` makes."""
     return run_node(f"{_DOCUMENT} return shapes({expression});", module, payload)
 
 
