@@ -46,7 +46,7 @@ OFF = {
     "label smoothing": "g2p-no-smoothing",
     "post-norm": "g2p-post-norm",
     "post-norm, warm-up": "g2p-post-norm-no-warmup",
-    "absolute positions": "g2p-relative",
+    "T5's layers": "g2p-relative",
 }
 SHORT = {"g2p": 6_000, "g2p-gru-attention": 6_500, "g2p-gru": 10_000}  # ≥ 15 CPU min
 RATES, TRIED, TUNE_SEED = (1e-3, 2e-3, 4e-3, 8e-3), 1_000, 100  # 1,000 updates

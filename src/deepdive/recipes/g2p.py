@@ -203,7 +203,8 @@ GRU = recipe(
     lr=4e-3,
 )
 
-# One thing of the Transformer's training changed at a time.
+# One thing of the Transformer or its training changed at a time; T5's layers, the
+# last, change several: distances for positions, the norm, no biases, another start.
 NO_WARMUP = replace(
     TRANSFORMER,
     name="g2p-no-warmup",
