@@ -162,6 +162,8 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "recurrent.seq2seq.Encoded": "what encode gives",
     "recurrent.seq2seq.Step": "what start gives; called as a step below",
     "recurrent.seq2seq.Seq2Seq.new_caches": "takes nothing",
+    "recurrent.seq2seq.backward_end": "a part of Encoder, which calls it",
+    "recurrent.seq2seq.both_ends": "a part of Encoder, which calls it",
     "trace.before.recurrent_cell": CHECKED,
     "trace.example.Network": "numbers of the page",
     "trace.example.Recurrence": "numbers of the page",

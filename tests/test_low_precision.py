@@ -24,6 +24,8 @@ from deepdive import moe
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block, Stack, post_norm, pre_norm
 from deepdive.configs import TransformerConfig
+from deepdive.dependence import WindowedAttention, WordConvolution
+from deepdive.fading import AttentionReader, CellReader
 from deepdive.feedforward import FeedForward, GatedFeedForward
 from deepdive.inference import Int8Linear, JoinedAttention, JoinedFeedForward
 from deepdive.kernels import equation, fused, tiled
@@ -501,6 +503,10 @@ VECTORS = {
     ),
     MaskedSoftmax: (MaskedSoftmax, lambda m, x: m(x[:, 0], torch.zeros(3, D).bool())),
     TiedHead: (lambda: TiedHead(nn.Embedding(9, 6), D), plain_call),
+    CellReader: (lambda: CellReader(GruCell(D, 6)), plain_call),
+    AttentionReader: (lambda: AttentionReader(MultiHeadAttention(D, 2)), plain_call),
+    WordConvolution: (lambda: WordConvolution(D, 3), plain_call),
+    WindowedAttention: (lambda: WindowedAttention(D, 3), plain_call),
 }
 
 

@@ -209,21 +209,21 @@ NO_WARMUP = replace(
     TRANSFORMER,
     name="g2p-no-warmup",
     what="g2p without warm-up: the learning rate begins at its peak",
-    steps=6_000,
+    steps=4_000,
     schedule=lambda steps: without_rise(min(WARMUP, steps)),
 )
 NO_SMOOTHING = replace(
     TRANSFORMER,
     name="g2p-no-smoothing",
     what="g2p without label smoothing",
-    steps=6_000,
+    steps=4_000,
     loss=partial(loss, smoothing=0.0),
 )
 POST_NORM = replace(
     TRANSFORMER,
     name="g2p-post-norm",
     what="g2p with the norms where the paper has them, behind each sum",
-    steps=6_000,
+    steps=4_000,
     model=lambda: Transformer(CONFIG, post_norm),
 )
 POST_NORM_NO_WARMUP = replace(
@@ -236,7 +236,7 @@ RELATIVE = replace(
     TRANSFORMER,
     name="g2p-relative",
     what="g2p with T5's layers, which see distances in the place of positions",
-    steps=6_000,
+    steps=4_000,
     model=Relative,
 )
 PRONUNCIATION = (
