@@ -44,6 +44,7 @@ MODELS = ("g2p", "g2p-gru-attention", "g2p-gru")
 OFF = {
     "warm-up": "g2p-no-warmup",
     "label smoothing": "g2p-no-smoothing",
+    "dropout": "g2p-no-dropout",
     "post-norm": "g2p-post-norm",
     "post-norm, warm-up": "g2p-post-norm-no-warmup",
     "T5's layers": "g2p-relative",

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from torch import nn
 
 from deepdive import shelf
 from deepdive.decoding import UncachedStep, greedy
@@ -169,6 +170,21 @@ def test_warm_up_off_changes_the_rise_alone():
     rise = experiment.WARMUP
     assert all(off(t) == 1.0 for t in range(1, rise + 1)) and on(1) == 1 / rise
     assert all(on(t) == off(t) for t in (rise, rise + 1, 5_000))
+
+
+def test_dropout_off_changes_the_dropout_alone():
+    on, off = (RECIPES[n].model() for n in ("g2p", "g2p-no-dropout"))
+    off.load_state_dict(on.state_dict())
+    batch = RECIPES["g2p"].batches(0)(0)
+    for model, rate in ((on, experiment.DROPOUT), (off, 0.0)):
+        drops, times = [m for m in model.modules() if isinstance(m, nn.Dropout)], []
+        for drop in drops:
+            drop.register_forward_hook(lambda *_, times=times: times.append(1))
+        RECIPES["g2p"].loss(model, batch)
+        assert {drop.p for drop in drops} == {rate}
+        assert len(times) == 17  # as chapter 6 says: 2 halves' input, 6 and 9 sublayers
+    same = [RECIPES["g2p"].loss(m.eval(), batch).total for m in (on, off)]
+    assert same[0] == same[1]
 
 
 def test_smoothing_off_changes_the_loss_alone():

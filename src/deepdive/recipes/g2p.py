@@ -219,6 +219,13 @@ NO_SMOOTHING = replace(
     steps=4_000,
     loss=partial(loss, smoothing=0.0),
 )
+NO_DROPOUT = replace(
+    TRANSFORMER,
+    name="g2p-no-dropout",
+    what="g2p without dropout",
+    steps=4_000,
+    model=lambda: Transformer(replace(CONFIG, dropout=0.0), pre_norm),
+)
 POST_NORM = replace(
     TRANSFORMER,
     name="g2p-post-norm",
@@ -245,6 +252,7 @@ PRONUNCIATION = (
     GRU,
     NO_WARMUP,
     NO_SMOOTHING,
+    NO_DROPOUT,
     POST_NORM,
     POST_NORM_NO_WARMUP,
     RELATIVE,
