@@ -17,12 +17,7 @@ from deepdive.training import read_log
 MODELS = ("g2p", "g2p-gru-attention", "g2p-gru")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_split_is_by_words_whole_and_fixed():

@@ -37,12 +37,7 @@ from deepdive.training import (
 V = 8
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tiny(seed=0, dropout=0.3, dtype=torch.float32):
