@@ -6,10 +6,11 @@
     python benchmarks/g2p.py measure               # minutes, on a quiet machine
 
 `tune` tries each model's learning rate for 1,000 updates, judged on the 2,000 words
-that watch; the recipes have the best. `train` runs what RUNS lists, or one of it, each
-from where it stopped. Both work in runs/g2p/, and skip what is finished there.
-`measure` counts and times an update of each model, judges what was trained on the 5,000
-words that no run has seen, and writes benchmarks/results/g2p.json and weights/.
+that watch, as the curves are; the recipes have the best. `train` runs what RUNS lists,
+or one of it, each from where it stopped. Both work in runs/g2p/, and skip what is
+finished there. `measure` counts and times an update of each model, judges the long runs
+on the 5,000 words on which nothing was chosen, and writes benchmarks/results/g2p.json
+and weights/.
 """
 
 import json
@@ -34,7 +35,7 @@ from deepdive.dependence import longest_chain
 from deepdive.halves import EncoderDecoder
 from deepdive.recipes import RECIPES, load_run, publish, run_recipe
 from deepdive.recipes.g2p import BATCH, BETAS, batches
-from deepdive.recipes.spelling import count_errors, spell, split
+from deepdive.recipes.spelling import count_errors, has_relative, spell, split
 from deepdive.training import adamw, read_log
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -146,9 +147,22 @@ def by_length(words: list[str], written: list[tuple[str, ...]]) -> list[dict]:
     rows = []
     for letters, where in sorted(groups.items()):
         errors = count_errors([words[i] for i in where], [written[i] for i in where])
-        rows.append({"letters": letters, "words": errors.words, "per": errors.per})
-        rows[-1]["wer"] = errors.wer
+        rows.append({"letters": letters} | errors._asdict())
     return rows
+
+
+def by_relatives(words: list[str], written: list[tuple[str, ...]]) -> dict[str, dict]:
+    """Error rates for words that have a near relative in the training, and for others.
+
+    A model that remembers what it read has the first kind nearly for nothing.
+    """
+    groups = {"with": [], "without": []}
+    for word, said in zip(words, written, strict=True):
+        groups["with" if has_relative(word) else "without"].append((word, said))
+    return {
+        kind: count_errors(*map(list, zip(*group, strict=True)))._asdict()
+        for kind, group in groups.items()
+    }
 
 
 def on_training_words(model: torch.nn.Module) -> dict:
@@ -175,6 +189,7 @@ def judge(name: str) -> dict:
         "cpu_seconds_as_run": last["cpu_seconds"],
         "test": test,
         "by_length": by_length(words, written[1]),
+        "by_relatives": by_relatives(words, written[1]),
         "on_training_words": on_training_words(model),
     }
 

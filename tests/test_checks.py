@@ -279,16 +279,18 @@ STUDENTS = [
         lambda x, a, f, n, m: m(n(x + a(x)) + f(n(x + a(x)))),
         "that is post-norm",
     ),
-    ("third_word", (0.5 * e**1.5 + e**0.8 + 0.5 * e) / (e**1.5 + e**0.8 + e), "0.476"),
+    ("third_word", (0.5 * e**1.5 + e**0.8 + 0.5 * e) / (e**1.5 + e**0.8 + e), "0.475"),
     ("third_word", (0.5 * e**3 + e**1.6 + 0.5 * e**2) / (e**3 + e**1.6 + e**2), "√d_k"),
     ("third_word", (e**1.5 + 0.6 * e**0.8 + e) / (e**1.5 + e**0.8 + e), "keys were"),
     ("third_word", (e**1.5 + e) / (e**1.5 + e**0.8 + e), "rows of X"),
     ("third_word", 0.5, "only cats"),
     ("third_word", 0.4755, "weight of cats"),
+    ("third_word", 0.475, "weight of cats"),
     ("third_word", 2.05, "softmax comes first"),
     ("decoder_layer", 4_204_032, "three norms"),
     ("decoder_layer", 3_152_384, "encoder layer"),
     ("decoder_layer", 4_194_304, "matrices alone"),
+    ("decoder_layer", 4_197_376, "of projections and network"),
     ("decoder_layer", 4_200_960, "the norms are missing"),
     ("decoder_layer", 4_203_008, "one norm"),
     (
@@ -304,6 +306,16 @@ STUDENTS = [
         "the other way",
     ),
     ("target_shift", lambda y, s: torch.cat([0 * y[:, :1] + s, y], 1), "too long"),
+    (
+        "target_shift",
+        lambda y, s: torch.cat([0 * y[:, :1] + s, y[:, 1:]], 1),
+        "first label's place",
+    ),
+    ("unmasked_dice", 0.38, "the last is a guess"),
+    ("unmasked_dice", 2.30, "with its mask"),
+    ("unmasked_dice", 0, "never read"),
+    ("unmasked_dice", 1.92, "the other way round"),
+    ("unmasked_dice", 0.46, "all six digits"),
     (
         "smoothed_loss",
         lambda x, y, e: (
@@ -330,6 +342,25 @@ STUDENTS = [
         "smoothed_loss",
         lambda x, y, e: -x.log_softmax(1)[range(len(y)), y],
         "eps does nothing",
+    ),
+    (
+        "smoothed_loss",
+        lambda x, y, e: (
+            (1 - e) * x.softmax(1)[range(len(y)), y] + e * x.softmax(1).mean(1)
+        ),
+        "take the logarithm",
+    ),
+    (
+        "smoothed_loss",
+        lambda x, y, e: -(1 - e) * x[range(len(y)), y] - e * x.mean(1),
+        "raw logits",
+    ),
+    (
+        "smoothed_loss",
+        lambda x, y, e: (
+            -(1 - e) * x.log_softmax(0)[range(len(y)), y] - e * x.log_softmax(0).mean(1)
+        ),
+        "down the columns",
     ),
 ]
 

@@ -90,6 +90,15 @@ def test_spelling_is_the_same_in_any_company(name):
         assert alone[0] == tuple(s.PHONEMES.symbols[i] for i in ids[0] if i > s.END)
 
 
+def test_a_relative_differs_by_its_ending_alone(monkeypatch):
+    monkeypatch.setattr(s, "_trained", lambda: {"cat", "dogs", "james's", "bus"})
+    related = {"cats", "cat's", "dog", "james", "bus's"}
+    others = {"cast", "ca", "dogs", "bus", "dogss", "cat", "catss", ""}
+    assert {word for word in related | others if s.has_relative(word)} == related | {
+        "dogss"
+    }
+
+
 def test_training_reads_no_held_out_word(monkeypatch):
     monkeypatch.setattr(experiment, "PairBatches", lambda pairs, *_: pairs)
     read = {tuple(source) for source, _ in experiment.batches(0)}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The checks of chapter 6, the 2017 Transformer."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,7 +23,7 @@ def _read(values: Tensor, divide: float = 2.0, seen: int = 3) -> float:
 
 third_word = Check(
     right=_read(_CATS["V"]),
-    praise="scores 1.5, 0.8, 1 after the division, weights 0.476, 0.236, 0.288.",
+    praise="scores 1.5, 0.8, 1 after the division, weights 0.475, 0.236, 0.288.",
     wrong=[
         Wrong(
             _read(_CATS["V"], divide=1.0),
@@ -67,6 +69,11 @@ decoder_layer = Check(
         Wrong(
             2 * (_ATTENTION - 4 * 512) + _NETWORK - 2048 - 512,
             "those are the matrices alone. Add the biases and the norms.",
+        ),
+        Wrong(
+            2 * _ATTENTION + _NETWORK + 3 * 2 * 512 - 8 * 512 - 2048 - 512,
+            "the biases of projections and network are missing: 512 for each "
+            "projection, 2,048 and 512 in the network.",
         ),
         Wrong(
             2 * _ATTENTION + _NETWORK,
@@ -118,6 +125,11 @@ target_shift = Check(
             lambda labels, start: F.pad(labels[:, :-1], (1, 0), value=0),
             "the first input must be start, whatever its number.",
         ),
+        Wrong(
+            lambda labels, start: F.pad(labels[:, 1:], (1, 0), value=start),
+            "start has taken the first label's place. Nothing may be lost but the last "
+            "label: everything moves one place to the right.",
+        ),
     ],
 )
 
@@ -127,6 +139,11 @@ def _smoothed(logits: Tensor, targets: Tensor, eps: float, others: float) -> Ten
     surprise = -logits.log_softmax(-1)
     right = surprise.gather(-1, targets[:, None])[:, 0]
     return (1 - eps) * right + others * surprise.sum(-1)
+
+
+def _mixed(costs: Tensor, targets: Tensor, eps: float) -> Tensor:
+    """(1 − ε) of the right word's cost and ε of the mean of all."""
+    return (1 - eps) * costs.gather(-1, targets[:, None])[:, 0] + eps * costs.mean(-1)
 
 
 def _spared(logits: Tensor, targets: Tensor, eps: float) -> Tensor:
@@ -157,8 +174,8 @@ smoothed_loss = Check(
         ),
         Wrong(
             _spared,
-            "here the right word keeps 1 − ε and the others share ε. Give ε/V to every "
-            "word, the right one too.",
+            "here the right word keeps 1 − ε and the others share ε, as Tensor2Tensor "
+            "does. Give ε/V to every word, the right one too.",
         ),
         Wrong(
             lambda logits, targets, eps: F.cross_entropy(
@@ -173,10 +190,46 @@ smoothed_loss = Check(
             "the sign is missing: a surprise is −log p.",
         ),
         Wrong(
+            lambda logits, targets, eps: _mixed(logits.softmax(-1), targets, eps),
+            "probabilities were mixed. A surprise is −log p: take the logarithm first.",
+        ),
+        Wrong(
+            lambda logits, targets, eps: _mixed(-logits, targets, eps),
+            "those are raw logits. A softmax along each row makes probabilities first.",
+        ),
+        Wrong(
+            lambda logits, targets, eps: _mixed(-logits.log_softmax(0), targets, eps),
+            "the softmax went down the columns. Each row is one guess: dim=-1.",
+        ),
+        Wrong(
             lambda logits, targets, eps: F.cross_entropy(
                 logits, targets, label_smoothing=eps
             ),
             "one number for each row is asked for; do not average.",
+        ),
+    ],
+)
+
+unmasked_dice = Check(
+    right=math.log(10) / 6,
+    praise="five of six digits stand one place to the right; the last is a guess.",
+    tolerance=5e-3,
+    wrong=[
+        Wrong(
+            math.log(10),
+            "that is the model with its mask, for which every digit is a guess.",
+        ),
+        Wrong(
+            0.0,
+            "the last digit of a row is never read: nothing stands to its right.",
+        ),
+        Wrong(
+            5 * math.log(10) / 6,
+            "the other way round: which of the six digits can be read off?",
+        ),
+        Wrong(
+            math.log(10) / 5,
+            "the mean is over all six digits of a row, the five that cost nothing too.",
         ),
     ],
 )

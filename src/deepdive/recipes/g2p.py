@@ -6,8 +6,9 @@
     g2p-gru             the same without attention: one vector between them
 
 1.40 million weights each (± 1 %), the same words in the same order, the same optimiser,
-schedule, dropout and label smoothing. Each model's learning rate is the best of four in
-1,000 updates, on words that do not judge (`benchmarks/g2p.py tune`).
+schedule and label smoothing. Dropout is 0.1 for all, but has more places in the
+Transformer: behind every sublayer. Each model's learning rate is the best of four after
+1,000 updates, on the words that watch (`benchmarks/g2p.py tune`).
 
 Taught in: book/01_recurrence.ipynb, book/06_transformer_2017.ipynb
 """

@@ -63,6 +63,23 @@ def split() -> Split:
     return Split(*split_items(sorted(pronunciations()), DEV, TEST))
 
 
+@cache
+def _trained() -> frozenset[str]:
+    return frozenset(split().train)
+
+
+def has_relative(word: str) -> bool:
+    """Does a word of the training differ from this one by an s or 's at the end?
+
+    >>> has_relative("transformers")  # transformer is there
+    True
+    """
+    ends = ("s", "'s")
+    longer = (word + end for end in ends)
+    shorter = (word.removesuffix(end) for end in ends if word.endswith(end))
+    return any(other in _trained() for other in (*longer, *shorter))
+
+
 def pairs(words: Sequence[str]) -> list[tuple[list[int], list[int]]]:
     """Source and target ids, a pair for each pronunciation of each word."""
     known = pronunciations()
