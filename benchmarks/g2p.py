@@ -8,13 +8,12 @@
 `tune` tries each model's learning rate for 1,000 updates, judged on the 2,000 words
 that watch, as the curves are; the recipes have the best. `train` runs what RUNS lists,
 or one of it, each from where it stopped. Both work in runs/g2p/, and skip what is
-finished there. `measure` counts and times an update of each model, judges the long runs
-on the 5,000 words on which nothing was chosen, and writes benchmarks/results/g2p.json
-and weights/.
+finished there. `measure` starts when all of these have ended: it counts and times an
+update of each model, judges the long runs on the 5,000 words on which nothing was
+chosen, and writes benchmarks/results/g2p.json, then weights/.
 """
 
 import json
-import platform
 import random
 import statistics
 import sys
@@ -22,15 +21,16 @@ import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from itertools import product
 from pathlib import Path
 
 import torch
+from record import write
 from torch.utils.flop_counter import FlopCounterMode
 
 from deepdive.attention import record
+from deepdive.commands.bench import machine
 from deepdive.dependence import longest_chain
 from deepdive.halves import EncoderDecoder
 from deepdive.recipes import RECIPES, load_run, publish, run_recipe
@@ -47,7 +47,6 @@ OFF = {
     "label smoothing": "g2p-no-smoothing",
     "dropout": "g2p-no-dropout",
     "post-norm": "g2p-post-norm",
-    "post-norm, warm-up": "g2p-post-norm-no-warmup",
     "T5's layers": "g2p-relative",
 }
 SHORT = {"g2p": 6_000, "g2p-gru-attention": 6_500, "g2p-gru": 8_000}  # ≥ 15 CPU min
@@ -62,11 +61,15 @@ def folder(name: str, seed: int) -> Path:
     return RUNS_FOLDER / f"{name}-seed-{seed}"
 
 
+def trial(name: str, rate: float) -> Path:
+    return RUNS_FOLDER / f"tune-{name}-{rate:g}"
+
+
 def tune(chosen: Iterable[tuple[str, float]]) -> None:
     """Try a learning rate for a while, from a seed that no run has."""
     torch.set_num_threads(1)
     for name, rate in chosen:
-        place = RUNS_FOLDER / f"tune-{name}-{rate:g}"
+        place = trial(name, rate)
         adam = partial(adamw, lr=rate, weight_decay=0.0, betas=BETAS)
         tried = replace(RECIPES[name], optimiser=adam)
         if not (place / "result.json").is_file():
@@ -76,9 +79,9 @@ def tune(chosen: Iterable[tuple[str, float]]) -> None:
 
 def tried_rates(name: str) -> dict[str, dict]:
     """What `tune` found: rate → both error rates on the words that watch."""
-    places = {f"{rate:g}": RUNS_FOLDER / f"tune-{name}-{rate:g}" for rate in RATES}
     return {
-        rate: json.loads((p / "result.json").read_text()) for rate, p in places.items()
+        f"{rate:g}": json.loads((trial(name, rate) / "result.json").read_text())
+        for rate in RATES
     }
 
 
@@ -199,38 +202,50 @@ def seeds(name: str) -> list[int]:
     return [s for s in range(9) if (folder(name, s) / "result.json").is_file()]
 
 
+def unfinished() -> list[str]:
+    """Folders of trials and of RUNS that hold no result yet."""
+    places = [trial(name, rate) for name, rate in product(MODELS, RATES)]
+    places += [folder(name, seed) for name, seed, _ in RUNS]
+    return [p.name for p in places if not (p / "result.json").is_file()]
+
+
+def curves(name: str) -> list[dict]:
+    """The curve of each run that has ended."""
+    return [{"seed": s, "curve": curve(folder(name, s))} for s in seeds(name)]
+
+
+def measured(name: str, pace: list[float]) -> dict:
+    """All that is said of one of the three models."""
+    chain, flops = update_cost(name)
+    return {
+        "tried_rates": tried_rates(name),
+        "weights": sum(p.numel() for p in RECIPES[name].model().parameters()),
+        "chain": chain,
+        "flops_per_pair": flops,
+        "pairs_per_cpu_second": statistics.median(pace),
+        "pace_of_rounds": pace,
+        "runs": curves(name),
+        "long": judge(name),
+    }
+
+
 def measure() -> None:
-    """Write the results and the weights of the long runs."""
+    """Write the results and, when these are safe, the weights of the long runs."""
+    if missing := unfinished():
+        sys.exit(f"nothing is measured before these end: {', '.join(missing)}")
     pace = speeds()
     result = {
-        "machine": platform.processor() or platform.machine(),
-        "threads": 1,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "measured": date.today().isoformat(),
-        "command": "python benchmarks/g2p.py train; python benchmarks/g2p.py measure",
+        "command": "; ".join(
+            f"python benchmarks/g2p.py {work}" for work in ("tune", "train", "measure")
+        ),
+        "machine": machine(),
         "words": {part: len(words) for part, words in split()._asdict().items()},
-        "models": {},
-        "switched_off": {},
+        "models": {name: measured(name, pace[name]) for name in MODELS},
+        "switched_off": {what: curves(name) for what, name in OFF.items()},
     }
+    write(RESULT, json.dumps(result, indent=1) + "\n")
     for name in MODELS:
-        chain, flops = update_cost(name)
-        result["models"][name] = {
-            "tried_rates": tried_rates(name),
-            "weights": sum(p.numel() for p in RECIPES[name].model().parameters()),
-            "chain": chain,
-            "flops_per_pair": flops,
-            "pairs_per_cpu_second": statistics.median(pace[name]),
-            "pace_of_rounds": pace[name],
-            "runs": [{"seed": s, "curve": curve(folder(name, s))} for s in seeds(name)],
-            "long": judge(name),
-        }
         publish(folder(name, 0), ROOT / "weights")
-    for what, name in OFF.items():
-        result["switched_off"][what] = [
-            {"seed": s, "curve": curve(folder(name, s))} for s in seeds(name)
-        ]
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,15 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+
+from deepdive.data import PairBatch
+from deepdive.recipes import g2p as recipes
+from deepdive.recipes.spelling import Errors, pronunciations, split
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 SHARED = [FOLDER / "record.py"]  # what the scripts import
@@ -141,3 +147,225 @@ def test_a_write_that_fails_leaves_the_old_file(load, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         record.write(out, "“2”")
     assert out.read_bytes() == "“1”".encode()
+
+
+# g2p: the race of chapter 6
+
+
+@pytest.fixture
+def race(load, tmp_path, monkeypatch):
+    """The script, with folders in which nothing was run yet."""
+    module = load("g2p")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "RUNS_FOLDER", tmp_path / "runs")
+    monkeypatch.setattr(module, "RESULT", tmp_path / "results" / "g2p.json")
+    return module
+
+
+def said(word, wrong=0):
+    """Its first pronunciation, the first so many phonemes replaced."""
+    return ("?",) * wrong + pronunciations()[word][0][wrong:]
+
+
+def test_words_are_judged_by_their_length_the_ends_together(race):
+    wrong = {"mice": 1, "responsibility": 2, "at": 1, "cat": 0}
+    wrong |= {"responsibilities": 3, "knowledgeable": 9, "late": 0}
+    written = [said(word, n) for word, n in wrong.items()]
+    assert race.by_length([*wrong], written) == [
+        {"letters": 3, "per": 1 / 5, "wer": 1 / 2, "phonemes": 5, "words": 2},
+        {"letters": 4, "per": 1 / 6, "wer": 1 / 2, "phonemes": 6, "words": 2},
+        {"letters": 13, "per": 1.0, "wer": 1.0, "phonemes": 9, "words": 1},
+        {"letters": 14, "per": 5 / 29, "wer": 1.0, "phonemes": 29, "words": 2},
+    ]
+
+
+def test_words_with_a_relative_are_judged_apart(race, monkeypatch):
+    monkeypatch.setattr(race, "has_relative", {"cat", "late"}.__contains__)
+    words = ["cat", "mice", "late"]
+    written = [said("cat", 1), said("mice", 2), said("late")]
+    assert race.by_relatives(words, written) == {
+        "with": Errors(1 / 6, 1 / 2, 6, 2)._asdict(),
+        "without": Errors(2 / 3, 1.0, 3, 1)._asdict(),
+    }
+
+
+def test_a_curve_holds_the_judged_updates_in_pairs(race, tmp_path):
+    lines = [{"step": 1, "loss": 3.0}, {"step": 500, "per": 0.5, "wer": 0.75}]
+    lines += [{"step": 501, "loss": 2.0}, {"step": 700, "per": 0.25, "wer": 0.5}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "log.jsonl").write_text(text, encoding="utf-8")
+    assert race.curve(tmp_path) == [
+        {"pairs": 64_000, "per": 0.5, "wer": 0.75},
+        {"pairs": 89_600, "per": 0.25, "wer": 0.5},
+    ]
+
+
+def test_the_long_run_is_judged_on_the_words_of_the_test(race, monkeypatch):
+    asked, loaded = [], []
+
+    def spell(model, words, beams=1):
+        """One beam writes each fourth word wrong, four beams none."""
+        asked.append((model, words, beams))
+        return [said(w, int(beams == 1 and i % 4 == 0)) for i, w in enumerate(words)]
+
+    def load_run(place, recipes):
+        loaded.append(place)
+        return recipes["g2p-gru"], "the model"
+
+    last = {"step": 20_000, "cpu_seconds": 7.5}
+    monkeypatch.setattr(race, "spell", spell)
+    monkeypatch.setattr(race, "load_run", load_run)
+    monkeypatch.setattr(race, "read_log", lambda path: [{"step": 1}, last])
+    found = race.judge("g2p-gru")
+    assert loaded == [race.RUNS_FOLDER / "g2p-gru-seed-0"]
+    test, trained = split().test, asked.pop()
+    assert asked == [("the model", test, 1), ("the model", test, 4)]
+    assert len(set(trained[1])) == 2_000 and set(trained[1]) <= set(split().train)
+    assert trained[::2] == ("the model", 1)
+    assert found["pairs"] == 2_560_000 and found["cpu_seconds_as_run"] == 7.5
+    assert found["test"]["greedy"]["wer"] == 1 / 4
+    assert 1 / 50 < found["test"]["greedy"]["per"] < 1 / 10  # a phoneme of a word
+    assert found["test"]["beam4"] == {"per": 0.0, "wer": 0.0}
+    assert found["on_training_words"]["wer"] == 1 / 4
+    assert [row["letters"] for row in found["by_length"]] == list(range(3, 15))
+    for rows in (found["by_length"], found["by_relatives"].values()):
+        assert sum(row["words"] for row in rows) == 5_000
+        assert sum(row["wer"] * row["words"] for row in rows) == pytest.approx(1_250)
+
+
+SIZES = [(2 + i % 3, 2 + i, 3 + 2 * i % 5) for i in range(8)]  # pairs, letters, sounds
+
+
+def few_words(seed):
+    """Eight batches of various sizes, without padding."""
+    return lambda i: PairBatch(
+        torch.full((B := SIZES[i][0], S := SIZES[i][1]), 3),
+        torch.full((B, T := SIZES[i][2] + 1), 4),
+        torch.ones(B, S, dtype=torch.bool),
+        torch.ones(B, T, dtype=torch.bool),
+    )
+
+
+@pytest.fixture
+def cost(race, monkeypatch):
+    def of(name):
+        few = replace(race.RECIPES[name], batches=few_words)
+        monkeypatch.setattr(race, "RECIPES", {name: few})
+        chain, flops = race.update_cost(name)
+        return chain, flops
+
+    return of
+
+
+def test_what_an_update_of_the_transformer_costs(cost):
+    """Twice rows × in × out for a map; backward that again for both its factors."""
+    d, ff, V = 128, 512, len(recipes.PHONEMES)
+
+    def forward(S, T):
+        encoder = S * (4 * d * d + 2 * d * ff) + 2 * S * S * d
+        own = T * (4 * d * d + 2 * d * ff) + 2 * T * T * d
+        cross = (2 * T + 2 * S) * d * d + 2 * T * S * d
+        return 2 * (3 * (encoder + own + cross) + T * d * V)
+
+    flops = sum(3 * forward(S, T) for _, S, T in SIZES) / 8
+    assert cost("g2p") == (3 * 6 + 6 + 2 * 10 + 1, flops)
+
+
+def test_what_an_update_of_the_gru_costs(cost):
+    """The same; but nothing flows back into the zeros that a reading starts from."""
+    d, r, w, V = 128, 240, 392, len(recipes.PHONEMES)
+
+    def forward(S, T):
+        reader = 2 * S * 3 * r * (d + r)  # from both sides
+        writer = T * (3 * w * (d + w) + w * d + d * V)
+        return 2 * (reader + 2 * r * w + writer)
+
+    flops = sum(3 * forward(S, T) - 2 * 2 * 3 * r * r for _, S, T in SIZES) / 8
+    chain = sum(S + 1 + T + 2 for _, S, T in SIZES) / 8
+    assert cost("g2p-gru") == (round(chain), flops)
+
+
+def test_what_an_update_of_the_gru_with_attention_costs(cost):
+    """Looking costs products with the words, and four waits a sound in place of one."""
+    d, r, w, a, V = 128, 176, 338, 128, len(recipes.PHONEMES)
+
+    def forward(S, T):
+        reader = 2 * S * 3 * r * (d + r) + S * 2 * r * a
+        look = w * a + S * a + S * 2 * r
+        step = 3 * w * (d + 2 * r + w) + (w + 2 * r) * d + d * V
+        return 2 * (reader + r * w + T * (look + step))
+
+    flops = sum(3 * forward(S, T) - 2 * 2 * 3 * r * r for _, S, T in SIZES) / 8
+    chain = sum(S + 1 + 4 * T + 2 for _, S, T in SIZES) / 8
+    assert cost("g2p-gru-attention") == (round(chain), flops)
+
+
+def ended(race):
+    """Every trial and run with a result."""
+    for place in [race.trial(n, r) for n in race.MODELS for r in race.RATES] + [
+        race.folder(name, seed) for name, seed, _ in race.RUNS
+    ]:
+        place.mkdir(parents=True)
+        (place / "result.json").write_text('{"per": 0.5, "wer": 0.5}', encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", ["g2p-gru-seed-0", "g2p-no-dropout-seed-0", "g2p-seed-2", "tune-g2p-0.008"]
+)
+def test_nothing_is_measured_before_all_runs_have_ended(race, name, monkeypatch):
+    ended(race)
+    assert race.unfinished() == []
+    (race.RUNS_FOLDER / name / "result.json").unlink()
+    monkeypatch.setattr(race, "speeds", lambda: pytest.fail("minutes were spent"))
+    with pytest.raises(SystemExit, match=f"before these end: {name}$"):
+        race.measure()
+    assert not race.RESULT.exists()
+
+
+def test_weights_are_published_last(race, monkeypatch):
+    ended(race)
+    (race.folder("g2p", 3)).mkdir()  # begun, but not on the list
+    done = []
+    monkeypatch.setattr(race, "speeds", lambda: {n: [2.0, 9, 4] for n in race.MODELS})
+    monkeypatch.setattr(race, "update_cost", lambda name: (7, 1.5))
+    monkeypatch.setattr(race, "judge", lambda name: {"of": name})
+    monkeypatch.setattr(race, "curve", lambda place: [place.name])
+    monkeypatch.setattr(
+        race, "publish", lambda *paths: done.append((race.RESULT.is_file(), *paths))
+    )
+    race.measure()
+    shelf = race.ROOT / "weights"
+    assert done == [(True, race.folder(name, 0), shelf) for name in race.MODELS]
+    found = json.loads(race.RESULT.read_text(encoding="utf-8"))
+    assert {"processor", "torch", "time", "threads"} <= found["machine"].keys()
+    assert found["words"] == {"train": 117_899, "dev": 2_000, "test": 5_000}
+    assert found["models"].keys() == set(race.MODELS)
+    one = found["models"]["g2p"]
+    assert one["long"] == {"of": "g2p"} and one["pairs_per_cpu_second"] == 4.0
+    assert [(r["seed"], *r["curve"]) for r in one["runs"]] == [
+        (seed, f"g2p-seed-{seed}") for seed in (0, 1, 2)
+    ]
+    assert one["tried_rates"]["0.002"] == {"per": 0.5, "wer": 0.5}
+    assert {what: runs[0]["curve"] for what, runs in found["switched_off"].items()} == {
+        what: [f"{name}-seed-0"] for what, name in race.OFF.items()
+    }
+
+
+def test_a_failure_while_measuring_leaves_results_and_weights_alone(race, monkeypatch):
+    ended(race)
+    race.RESULT.parent.mkdir()
+    race.RESULT.write_text("old", encoding="utf-8")
+    monkeypatch.setattr(race, "speeds", lambda: {n: [1.0] for n in race.MODELS})
+    monkeypatch.setattr(race, "update_cost", lambda name: (7, 1.5))
+    monkeypatch.setattr(race, "curve", lambda place: [])
+    monkeypatch.setattr(race, "publish", lambda *_: pytest.fail("published"))
+
+    def judge(name):
+        if name == "g2p-gru":
+            raise ValueError("damaged")
+        return {}
+
+    monkeypatch.setattr(race, "judge", judge)
+    with pytest.raises(ValueError, match="damaged"):
+        race.measure()
+    assert race.RESULT.read_text(encoding="utf-8") == "old"

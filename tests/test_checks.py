@@ -56,6 +56,8 @@ STUDENTS = [
     ("steps_to_one_percent", 21.85, "is not it"),
     ("steps_to_one_percent", 43.7, "round up"),
     ("steps_to_one_percent", 44.3, "a whole number is asked"),
+    ("strongest_factor", 2.0, "on the way up"),
+    ("strongest_factor", 3, "past the top"),
     ("strongest_factor", 2.65, "above it tanh does"),
     ("strongest_factor", 1 / 0.6, "24 zeros gain"),
     ("strongest_factor", 3.2, "eight times"),

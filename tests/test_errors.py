@@ -212,6 +212,12 @@ CASES = {
         ValueError,
         "got 3",
     ),
+    "no records": (lambda: show.table([], "T"), ValueError, "no rows"),
+    "other keys": (
+        lambda: show.table([{"a": 1}, {"b": 1}], "T"),
+        ValueError,
+        "['b']",
+    ),
     "role": (lambda: show.matrix([1], "M", role="z"), ValueError, "'z'"),
     "diagram": (lambda: figures.diagram("z", "a", "c"), ValueError, "'z'"),
     "record": (lambda: record(3).__enter__(), TypeError, "int"),

@@ -49,6 +49,34 @@ def table(*args, **kwargs):
     return Strict(show.matrix(*args, **kwargs).html).cells
 
 
+# ── show.table ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_table_of_results_names_rows_and_columns():
+    rows = [
+        {"layer": "a<b", "n": 1_000, "share": "5 %"},
+        {"layer": "c", "n": 2, "share": 0.5},
+    ]
+    shown = show.table(iter(rows), "Costs & more")
+    Strict(shown.html)
+    assert "<caption>Costs &amp; more</caption>" in shown.html
+    assert re.findall('<th scope="col".*?>(.*?)</th>', shown.html) == [
+        "layer",
+        "n",
+        "share",
+    ]
+    assert re.findall('<th scope="row">(.*?)</th>', shown.html) == ["a&lt;b", "c"]
+    number, text = '<td class="text-end">', "<td>"
+    for cells in (f"{number}1,000</td>{text}5 %</td>", f"{number}2</td>{text}0.5</td>"):
+        assert cells in shown.html
+    lines = [line.split(maxsplit=2) for line in shown.text.splitlines()]
+    assert lines[1:] == [
+        ["layer", "n", "share"],
+        ["a<b", "1,000", "5 %"],
+        ["c", "2", "0.5"],
+    ]
+
+
 # ── show.matrix ──────────────────────────────────────────────────────────────────────
 
 

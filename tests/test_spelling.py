@@ -2,13 +2,15 @@
 """The spelling task is split by words, judged by the nearest listed pronunciation."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from deepdive import shelf
-from deepdive.decoding import UncachedStep, greedy
+from deepdive.decoding import UncachedStep, beam_search, greedy
+from deepdive.models.transformer2017 import Transformer
 from deepdive.recipes import RECIPES, load_run, publish, run_recipe
 from deepdive.recipes import g2p as experiment
 from deepdive.recipes import spelling as s
@@ -90,6 +92,41 @@ def test_spelling_is_the_same_in_any_company(name):
         assert alone[0] == tuple(s.PHONEMES.symbols[i] for i in ids[0] if i > s.END)
 
 
+@pytest.fixture
+def small():
+    """A small model for the task, in training mode."""
+    torch.manual_seed(5)
+    config = replace(experiment.CONFIG, d_model=32, d_ff=64, n_layers=1, dropout=0.5)
+    return Transformer(config).double()
+
+
+def test_as_many_beams_search_as_are_asked_for(small, monkeypatch):
+    asked, words = [], ["either", "at"]
+
+    def spy(step, prompt, beams, **how):
+        asked.append(beams)
+        return beam_search(step, prompt, beams=beams, **how)
+
+    monkeypatch.setattr(s, "beam_search", spy)
+    greedily = s.spell(small, words)
+    assert asked == []
+    monkeypatch.setattr(s, "greedy", None)  # no search takes one beam only
+    assert s.spell(small, words, beams=4) != greedily
+    s.spell(small, words, beams=3, batch=1)
+    assert asked == [4, 3, 3]
+
+
+def test_spelling_drops_nothing_out_and_leaves_the_mode_alone(small):
+    words = s.split().dev[:3]
+    first = s.spell(small, words)
+    assert small.training and small.encoder.training
+    assert first == s.spell(small, words)
+    with pytest.raises(ValueError, match="'é'"):
+        s.spell(small, ["é"])
+    assert small.training
+    assert first == s.spell(small.eval(), words) and not small.training
+
+
 def test_a_relative_differs_by_its_ending_alone(monkeypatch):
     monkeypatch.setattr(s, "_trained", lambda: {"cat", "dogs", "james's", "bus"})
     related = {"cats", "cat's", "dog", "james", "bus's"}
@@ -153,12 +190,13 @@ def test_every_recipe_has_its_own_rate_and_the_papers_betas():
 
 def test_the_three_are_of_one_size():
     sizes = [sum(p.numel() for p in RECIPES[n].model().parameters()) for n in MODELS]
-    assert max(sizes) / min(sizes) < 1.03 and min(sizes) > 1.3e6
+    assert max(sizes) / min(sizes) < 1.01 and min(sizes) > 1.38e6
 
 
 def test_the_three_read_the_same_batches_under_the_same_rules():
     recipes = [RECIPES[name] for name in MODELS]
     first = recipes[0]
+    assert first.average == 0.999
     for other in recipes[1:]:
         assert other.batches is first.batches and other.loss is first.loss
         assert other.evaluate is first.evaluate and other.average == first.average
@@ -214,8 +252,6 @@ def test_write_refuses_what_it_cannot_read():
 
 
 def test_publish_copies_what_readers_need(tmp_path):
-    from dataclasses import replace
-
     recipe = replace(
         RECIPES["reverse"], evaluate=lambda m: {"x": 1.0}, evaluate_every=7
     )
@@ -237,8 +273,6 @@ def test_publish_copies_what_readers_need(tmp_path):
 
 
 def test_publish_overwrites_no_other_run(tmp_path):
-    from dataclasses import replace
-
     recipe = replace(RECIPES["reverse"], evaluate=lambda m: {"x": 1.0})
     for seed in (0, 1):
         run_recipe(recipe, tmp_path / str(seed), steps=1, seed=seed, progress=False)

@@ -18,6 +18,25 @@
     try { localStorage.setItem("deepdive-theme", theme); } catch (_) { /* private mode */ }
   });
 
+  // --- Names that tell boxes of one kind apart -----------------------------
+  const short = (words) => {
+    const line = words.trim().split("\n", 1)[0].replace(/\s+/g, " ");
+    return line.length <= 60 ? line : line.slice(0, 59).trimEnd() + "…";
+  };
+  // The first line that is there, without what only a hover shows.
+  const textOf = (node) => {
+    const copy = node?.cloneNode(true);
+    copy?.querySelectorAll("style, .headerlink, .katex-html, annotation").forEach((e) => e.remove());
+    return copy?.textContent ?? "";
+  };
+  for (const summary of document.querySelectorAll("article details.hide > summary")) {
+    const code = summary.parentElement.querySelector("pre");
+    if (!code) continue;
+    const lines = code.textContent.trim().split("\n");
+    const first = lines.find((line) => line.trim() && !line.startsWith("#")) ?? lines[0];
+    summary.setAttribute("aria-label", `${summary.textContent.trim()}: ${short(first)}`);
+  }
+
   // --- Copy a code cell ---------------------------------------------------
   const copy = async (text) => {
     try {
@@ -63,9 +82,19 @@
   const kinds = [
     ["article .stream pre, article .text_plain pre", "Output"],
     ["article pre", "Code"],
-    ["article .dd-scroll", "Table or figure"],
+    ["article .dd-scroll:has(table)", "Table"],
+    ["article .dd-scroll", "Figure"],
     ["article div.math", "Formula"],
   ];
+  // By its caption, its code, the formula's number, or the section it is in.
+  const about = (box) => {
+    const drawn = box.querySelector("svg[aria-label]")?.getAttribute("aria-label");
+    const caption = box.querySelector("caption") ?? box.closest("figure")?.querySelector("figcaption");
+    const heads = [...(box.querySelector("tr")?.cells ?? [])].map(textOf).filter((words) => words.trim());
+    const said = textOf(caption) || drawn || heads.join(", ") ||
+      textOf(box.matches("pre") ? box : box.querySelector(".eqno"));
+    return short(said.trim() || textOf(box.closest("section")?.querySelector("h1, h2, h3, h4")));
+  };
   const mark = (box) => {
     const scrolls = box.scrollWidth > box.clientWidth + 1;
     if (scrolls === box.hasAttribute("tabindex")) return;
@@ -73,7 +102,7 @@
       const [, name] = kinds.find(([selector]) => box.matches(selector));
       box.tabIndex = 0;
       box.setAttribute("role", "group");
-      box.setAttribute("aria-label", name + ", scrolls sideways");
+      box.setAttribute("aria-label", `${name}: ${about(box)}, scrolls sideways`);
     } else {
       for (const attribute of ["tabindex", "role", "aria-label"]) box.removeAttribute(attribute);
     }

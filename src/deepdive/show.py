@@ -5,6 +5,7 @@ import ast
 import html
 import inspect
 import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +106,50 @@ def beside(*tables: Table) -> Table:
     return Table(f'<div class="dd-beside">{inner}</div>', text)
 
 
+def table(rows: Iterable[Mapping[str, object]], caption: str) -> Table:
+    """Results as a table: a row for each record, headed by its first entry.
+
+    Whole numbers are written with commas and stand to the right; everything else is as
+    `str` has it.
+
+    Raises:
+        ValueError: no rows, or rows with different keys.
+
+    >>> print(table([{"layer": "GRU", "weights": 98304}], "Sizes").text)
+    Sizes
+    layer  weights
+      GRU   98,304
+    """
+    rows = [dict(row) for row in rows]
+    if not rows:
+        raise ValueError(f"the table {caption!r} has no rows")
+    heads = list(rows[0])
+    for row in rows:
+        if list(row) != heads:
+            raise ValueError(f"{caption!r}: a row has {list(row)}, the first {heads}")
+    cells = [[f"{x:,}" if type(x) is int else str(x) for x in r.values()] for r in rows]
+    right = [
+        ' class="text-end"' if all(type(r[h]) is int for r in rows) else ""
+        for h in heads
+    ]
+    top = "".join(
+        f'<th scope="col"{side}>{html.escape(head)}</th>'
+        for head, side in zip(heads, right, strict=True)
+    )
+    body = ""
+    for first, *others in cells:
+        data = "".join(
+            f"<td{side}>{html.escape(cell)}</td>"
+            for cell, side in zip(others, right[1:], strict=True)
+        )
+        body += f'<tr><th scope="row">{html.escape(first)}</th>{data}</tr>'
+    page = (
+        f'<table class="dd-family"><caption>{html.escape(caption)}</caption>'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    )
+    return Table(page, _lines(caption, [heads, *cells]))
+
+
 def _html(cells, array, name, rows, columns, role, shade) -> str:
     """The table; headers have a scope, so that a screen reader names each cell."""
     colour = f" dd-role-{role}" if role else ""
@@ -139,6 +184,11 @@ def _text(cells, name, rows, columns) -> str:
     grid = [head + row for head, row in zip(grid, cells, strict=True)]
     if columns is not None:
         grid.insert(0, [""] * (rows is not None) + [str(c) for c in columns])
+    return _lines(name, grid)
+
+
+def _lines(name: str, grid: list[list[str]]) -> str:
+    """A heading, and under it the columns in line."""
     widths = [max(len(row[j]) for row in grid) for j in range(len(grid[0]))]
     lines = [
         "  ".join(c.rjust(w) for c, w in zip(r, widths, strict=True)) for r in grid

@@ -222,6 +222,8 @@ strongest_factor = Check(
             "asked: X.repeat(8, 1).",
         ),
         Wrong(3.2, "that is right for three words. Read them eight times."),
+        Wrong(2, "on the way up: go on in steps of 0.1."),
+        Wrong(3, "past the top: go back in steps of 0.1."),
         Wrong(1, "there the first word counts 8e-14. Try 1.0, 1.1, … 6.0."),
     ],
 )

@@ -103,11 +103,12 @@ def begin(model: nn.Module, src: Tensor, keep: Tensor | None = None) -> Step:
     return CachedStep(model.decode, caches, memory=memory, memory_keep=keep)
 
 
-@torch.no_grad()
 def spell(
     model: nn.Module, words: Sequence[str], beams: int = 1, batch: int = 500
 ) -> list[tuple[str, ...]]:
     """The phonemes that a model writes for each word, in the order of the words.
+
+    Written in eval mode; afterwards the model has the mode that it had.
 
     Args:
         beams: 1 takes the likeliest next phoneme each time; more is a beam search.
@@ -116,6 +117,19 @@ def spell(
     Raises:
         ValueError: a word with another sign than a–z and ', or an empty one.
     """
+    training = model.training
+    model.eval()
+    try:
+        return _spelled(model, words, beams, batch)
+    finally:
+        model.train(training)
+
+
+@torch.no_grad()
+def _spelled(
+    model: nn.Module, words: Sequence[str], beams: int, batch: int
+) -> list[tuple[str, ...]]:
+    """The same in the mode that the model is in: words of like lengths side by side."""
     device = next(model.parameters()).device
     order = sorted(range(len(words)), key=lambda i: len(words[i]))
     found: dict[int, tuple[str, ...]] = {}

@@ -122,8 +122,7 @@ export function plot(i, { x, y, w, tall }, state, data, narrow) {
   return [
     svg("text", { x, y: y - 14, class: "dd-head" }, data.readers[i]),
     noun < t && svg("text", { x: x + w, y: y - 14, class: "dd-status", "text-anchor": "end" },
-      svg("tspan", { class: "fm-noun" }, words[noun]),
-      `: ${percent(bars[noun])}${narrow ? "" : `, before training ${percent(line[noun])}`}`),
+      `before${narrow ? "" : " training"}: ${percent(line[noun])}`),
     ticks(high, log).map(([v, label]) => [
       svg("line", { x1: x, x2: x + w, y1: level(v), y2: level(v), class: "fm-grid" }),
       svg("text", { x: x - 6, y: level(v) + 5, class: "dd-tick", "text-anchor": "end" }, label),
@@ -136,6 +135,9 @@ export function plot(i, { x, y, w, tall }, state, data, narrow) {
       d: `M${at(noun, Math.max(bars[noun], line[noun])).join(" ")}m-6 -15h12l-6 10z` }),
     svg("polyline", { points: line.map((v, k) => at(k, v).join(",")).join(" "), class: "fm-before" }),
     line.length === 1 && svg("circle", { cx: at(0, line[0])[0], cy: at(0, line[0])[1], r: 4, class: "fm-dot" }),
+    // The number stands where the bar does: some bars are hardly higher than a line.
+    noun < t && svg("text", { x: at(noun, 0)[0] + 10, y: Math.max(at(noun, Math.max(bars[noun], line[noun]))[1] - 5, y + 8),
+      class: "fm-share" }, `${words[noun]} ${percent(bars[noun])}`),
   ];
 }
 
@@ -143,7 +145,7 @@ export function plot(i, { x, y, w, tall }, state, data, narrow) {
 export function drawReaders(width, state, data) {
   const { t, sentence } = state;
   const { words, noun } = data.sentences[sentence];
-  const [x, tall, gap, top] = [50, 60, 36, 34]; // all three fit on a projector
+  const [x, tall, gap, top] = [50, 70, 36, 34]; // all three fit on a projector
   const w = width - x - 6;
   const step = w / words.length;
   const low = top + data.readers.length * (tall + gap) - gap;
@@ -168,13 +170,14 @@ export function drawGain(width, { rho, n }, data) {
   const [cx, cy] = at(n, gain(rho, n));
   const label = `n = ${n}: ${written(gain(rho, n))}`;
   const right = cx < x + w * 0.55;
+  const level = right === rho > 1 ? cy + 26 : cy - 14; // beside the line, not on it
   const tens = Array.from({ length: (high - low) / 5 + 1 }, (_, i) => low + 5 * i);
   return [y + tall + 50, [
     svg("text", { x: 4, y: 22, class: "dd-head" }, `${rho} to the power of n`),
     tens.map((p) => {
-      const level = at(0, 10 ** p)[1];
-      return [svg("line", { x1: x, x2: x + w, y1: level, y2: level, class: "fm-grid" }),
-        svg("text", { x: x - 7, y: level + 5, class: "dd-tick", "text-anchor": "end" }, ten(p))];
+      const grid = at(0, 10 ** p)[1];
+      return [svg("line", { x1: x, x2: x + w, y1: grid, y2: grid, class: "fm-grid" }),
+        svg("text", { x: x - 7, y: grid + 5, class: "dd-tick", "text-anchor": "end" }, ten(p))];
     }),
     Array.from({ length: 6 }, (_, i) => (data.steps / 5) * i).map((steps) => svg("text", {
       x: at(steps, 1)[0], y: y + tall + 19, class: "dd-tick", "text-anchor": "middle" }, String(steps))),
@@ -182,7 +185,7 @@ export function drawGain(width, { rho, n }, data) {
     svg("polyline", { points: [at(0, 1), at(data.steps, gain(rho, data.steps))].join(" "), class: "fm-line" }),
     svg("line", { x1: cx, x2: cx, y1: y, y2: y + tall, class: "fm-now" }),
     svg("circle", { cx, cy, r: 6, class: "fm-point" }),
-    svg("text", { x: cx + (right ? 12 : -12), y: Math.max(cy - 14, y + 18), class: "fm-value",
+    svg("text", { x: cx + (right ? 12 : -12), y: Math.min(Math.max(level, y + 18), y + tall - 8), class: "fm-value",
       "text-anchor": right ? "start" : "end" }, label),
   ]];
 }
@@ -261,6 +264,7 @@ export default {
       const gains = s.get().view === "gain";
       for (const c of [tSlider, pick, logs]) c.el.hidden = gains;
       details.hidden = gains;
+      ui.root.classList.toggle("fm-gain", gains);
       for (const c of [rhoSlider, nSlider]) c.el.hidden = !gains;
       const length = one().words.length;
       for (const input of [tSlider.range, tSlider.box]) input.max = String(length);

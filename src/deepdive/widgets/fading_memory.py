@@ -132,8 +132,8 @@ class FadingMemory(Widget):
     """
 
     label = "What is left of each word"
-    height = 790
-    height_narrow = 1030
+    height = 800
+    height_narrow = 1046
 
     def __init__(
         self,
@@ -391,8 +391,17 @@ def _draw_plot(
     if noun < len(bars):
         at, level = place(noun + 0.5, max(bars[noun], line[noun]))
         drawing.text(at, level - 4, "▼", 13, anchor="middle")
-        told = f"{percent(bars[noun])}, before training {percent(line[noun])}"
-        drawing.text(x + width, y - 12, f"{words[noun]}: {told}", 14, anchor="end")
+        told = f"{words[noun]} {percent(bars[noun])}"
+        drawing.text(at + 10, max(level - 5, y + 8), told, 15, weight=650)
+        _rim(drawing)
+        told = f"before training: {percent(line[noun])}"
+        drawing.text(x + width, y - 12, told, 14, "muted", "end")
+
+
+def _rim(drawing: Drawing) -> None:
+    """Give the words drawn last a rim of the page's colour: they cross lines."""
+    rim = "paint-order:stroke;stroke:var(--dd-paper,#ffffff);stroke-width:5px;"
+    drawing.parts[-1] = drawing.parts[-1].replace('style="', f'style="{rim}', 1)
 
 
 def _draw_gain(alt: str, rho: float, n: int) -> str:
@@ -419,7 +428,12 @@ def _draw_gain(alt: str, rho: float, n: int) -> str:
     here = place(n, gain(rho, n))
     drawing.line(here[0], y, here[0], y + tall, "ink", 1.5, "3 3")
     drawing.circle(*here, 6, "accent")
-    side, anchor = (12, "start") if n < 55 else (-12, "end")
-    told = f"n = {n}: {written(gain(rho, n))}"
-    drawing.text(here[0] + side, here[1] - 10, told, 16, anchor=anchor, weight=650)
+    right = n < 55
+    level = here[1] + (24 if right == (rho > 1) else -10)  # beside the line, not on it
+    level = min(max(level, y + 18), y + tall - 8)
+    told, anchor = f"n = {n}: {written(gain(rho, n))}", "start" if right else "end"
+    drawing.text(
+        here[0] + (12 if right else -12), level, told, 16, anchor=anchor, weight=650
+    )
+    _rim(drawing)
     return drawing.svg()

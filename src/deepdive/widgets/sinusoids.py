@@ -169,7 +169,7 @@ class Sinusoids(Widget):
     label = "Sinusoidal positions"
     height = 774
     height_mid = 798
-    height_narrow = 1454
+    height_narrow = 1476
 
     def __init__(
         self,
@@ -424,6 +424,8 @@ def _draw_products(drawing: Drawing, p: int, k: int) -> None:
     at, level = places[k][0] + (-11 if left else 11), max(places[k][1] - 6, y - 1)
     value, anchor = fmt(rows[k][0], 2), "end" if left else "start"
     drawing.text(at, level, value, 16, "accent", anchor, 650)
+    rim = "paint-order:stroke;stroke:var(--dd-paper,#ffffff);stroke-width:5px;"
+    drawing.parts[-1] = drawing.parts[-1].replace('style="', f'style="{rim}', 1)
     for tick in (0, 8, 16, 24, 32):
         place = x + tick * width / STEPS
         drawing.text(place, y + height + 19, str(tick), 14, "muted", "middle")
