@@ -133,7 +133,7 @@ class FadingMemory(Widget):
 
     label = "What is left of each word"
     height = 800
-    height_narrow = 1046
+    height_narrow = 1068
 
     def __init__(
         self,

@@ -177,12 +177,14 @@ export function drawProducts({ x, y, w, h: tall }, data, { p, k }) {
   const at = (i, v) => [x + (i * w) / data.steps, y + tall * (1 - v / most)];
   const end = k > data.steps - 4;
   const [cx, cy] = at(k, rows[k][0]);
+  const rises = rows[k + (end ? -3 : 3)][0] > rows[k][0]; // then its number stands below
+  const level = rises ? Math.min(cy + 21, y + tall - 3) : Math.max(cy - 6, y - 1);
   return [
     text(x - 24, y - 41, w < 300 ? "Dot product, for every p" : "Dot product: the same for every p", "dd-head"),
     text(x - 24, y - 22, "PE(p) · PE(p + k) against k", "dd-tick"),
     [0, most / 2, most].map((tick) => {
-      const level = at(0, tick)[1];
-      return [line(x, level, x + w, level, "sn-grid"), text(x - 11, level + 5, String(tick), "dd-tick", "end")];
+      const grid = at(0, tick)[1];
+      return [line(x, grid, x + w, grid, "sn-grid"), text(x - 11, grid + 5, String(tick), "dd-tick", "end")];
     }),
     svg("polyline", { points: rows.map((row, i) => at(i, row[1]).join()).join(" "), class: "sn-law" }),
     rows.map((row, i) => {
@@ -190,7 +192,7 @@ export function drawProducts({ x, y, w, h: tall }, data, { p, k }) {
       return svg("circle", { cx: px, cy: py, r: 2.6, class: "sn-tip" });
     }),
     svg("circle", { cx, cy, r: 7, class: "sn-ring" }),
-    text(cx + (end ? -11 : 11), Math.max(cy - 6, y - 1), fmt(rows[k][0], 2), "sn-value sn-next", end ? "end" : "start"),
+    text(cx + (end ? -11 : 11), level, fmt(rows[k][0], 2), "sn-value sn-next", end ? "end" : "start"),
     [0, 8, 16, 24, 32].map((tick) => text(at(tick, 0)[0], y + tall + 19, String(tick), "dd-tick", "middle")),
     text(x + w / 2, y + tall + 38, "steps k", "sn-name", "middle"),
   ];

@@ -169,7 +169,7 @@ class Sinusoids(Widget):
     label = "Sinusoidal positions"
     height = 774
     height_mid = 798
-    height_narrow = 1476
+    height_narrow = 1498
 
     def __init__(
         self,
@@ -422,6 +422,8 @@ def _draw_products(drawing: Drawing, p: int, k: int) -> None:
     drawing.circle(*(round(c, 2) for c in places[k]), 7, None, "accent")
     left = k > STEPS - 4
     at, level = places[k][0] + (-11 if left else 11), max(places[k][1] - 6, y - 1)
+    if rows[k + (-3 if left else 3)][0] > rows[k][0]:  # the dots beside it rise
+        level = min(places[k][1] + 21, y + height - 3)
     value, anchor = fmt(rows[k][0], 2), "end" if left else "start"
     drawing.text(at, level, value, 16, "accent", anchor, 650)
     rim = "paint-order:stroke;stroke:var(--dd-paper,#ffffff);stroke-width:5px;"
