@@ -49,6 +49,11 @@ def interrupting(recipe, after):
     return replace(recipe, loss=loss)
 
 
+def test_every_recipe_says_what_to_expect():
+    silent = [n for n, r in RECIPES.items() if not (r.what and r.expect and r.steps)]
+    assert not silent
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_batch_is_a_function_of_seed_and_number(name):
     make = RECIPES[name].batches

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -635,6 +636,19 @@ def test_another_recipe_is_refused_by_name(tmp_path, name):
     with pytest.raises(ValueError, match=message):
         train(model, optimiser, **how | change)
     assert (tmp_path / "c").read_bytes() == old and same(model, before)
+
+
+def scaled_loss(model, batch, scale):
+    loss = lm_loss(model, batch)
+    return Loss(loss.total * scale, loss.count)
+
+
+def test_a_loss_with_other_arguments_is_refused(tmp_path):
+    how = {"steps": 2, "checkpoint": tmp_path / "c"}
+    train(tiny(), loss=partial(scaled_loss, scale=0.5), **how)
+    said = r"loss: scaled_loss\(scale=0.5\) then, scaled_loss\(scale=2.0\) now"
+    with pytest.raises(ValueError, match=said):
+        train(tiny(), loss=partial(scaled_loss, scale=2.0), **how)
 
 
 def test_another_model_is_refused_by_name(tmp_path):

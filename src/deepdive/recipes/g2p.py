@@ -184,7 +184,7 @@ def without_rise(warmup: int) -> Schedule:
 TRANSFORMER = recipe(
     "g2p",
     "the 2017 Transformer, 3 + 3 layers of 128, pronounces English words",
-    "",
+    "6.8 % of sounds, 27 % of words wrong of 5,000 new ones; an hour of one x86 thread",
     steps=20_000,
     model=lambda: Transformer(CONFIG, pre_norm),
     lr=2e-3,
@@ -192,7 +192,7 @@ TRANSFORMER = recipe(
 GRU_ATTENTION = recipe(
     "g2p-gru-attention",
     "two GRUs and additive attention between them, of the same size, on the same words",
-    "",
+    "5.6 % of sounds, 23 % of words wrong of 5,000 new ones; 50 min of one x86 thread",
     steps=20_000,
     model=lambda: gru(reader=176, writer=338, d_attention=128),
     lr=4e-3,
@@ -200,7 +200,7 @@ GRU_ATTENTION = recipe(
 GRU = recipe(
     "g2p-gru",
     "two GRUs with one vector between them, of the same size, on the same words",
-    "",
+    "6.7 % of sounds, 26 % of words wrong of 5,000 new ones; 40 min of one x86 thread",
     steps=20_000,
     model=lambda: gru(reader=240, writer=392),
     lr=4e-3,
@@ -212,6 +212,7 @@ NO_WARMUP = replace(
     TRANSFORMER,
     name="g2p-no-warmup",
     what="g2p without warm-up: the learning rate begins at its peak",
+    expect="9.0 % of sounds wrong of 2,000 new words (g2p then 8.9 to 9.0); 12 min",
     steps=4_000,
     schedule=lambda steps: without_rise(min(WARMUP, steps)),
 )
@@ -219,6 +220,7 @@ NO_SMOOTHING = replace(
     TRANSFORMER,
     name="g2p-no-smoothing",
     what="g2p without label smoothing",
+    expect="9.2 % of sounds wrong of 2,000 new words (g2p then 8.9 to 9.0); 12 min",
     steps=4_000,
     loss=partial(loss, smoothing=0.0),
 )
@@ -226,6 +228,7 @@ NO_DROPOUT = replace(
     TRANSFORMER,
     name="g2p-no-dropout",
     what="g2p without dropout",
+    expect="7.9 % of sounds wrong of 2,000 new words (g2p then 8.9 to 9.0); 12 min",
     steps=4_000,
     model=lambda: Transformer(replace(CONFIG, dropout=0.0), pre_norm),
 )
@@ -233,6 +236,7 @@ POST_NORM = replace(
     TRANSFORMER,
     name="g2p-post-norm",
     what="g2p with the norms where the paper has them, behind each sum",
+    expect="9.1 % of sounds wrong of 2,000 new words (g2p then 8.9 to 9.0); 12 min",
     steps=4_000,
     model=lambda: Transformer(CONFIG, post_norm),
 )
@@ -240,6 +244,7 @@ RELATIVE = replace(
     TRANSFORMER,
     name="g2p-relative",
     what="g2p with T5's layers, which see distances in the place of positions",
+    expect="12.0 % of sounds wrong of 2,000 new words (g2p then 8.9 to 9.0); 12 min",
     steps=4_000,
     model=Relative,
 )

@@ -8,6 +8,7 @@ Taught in: book/06_transformer_2017.ipynb
 """
 
 import hashlib
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ def describe(update, schedule, callbacks, steps: int) -> dict[str, str | float]:
     """All that two halves of one run must share, by name."""
     loss, optimiser = update.loss, update.optimiser
     recipe = {name: str(getattr(update, name)) for name in NUMBERS}
-    recipe["loss"] = getattr(loss, "__name__", type(loss).__name__)
+    recipe["loss"] = call_name(loss)
     recipe["callbacks"] = ", ".join(
         type(c).__name__ for c in callbacks if hasattr(c, "state_dict")
     )
@@ -38,6 +39,19 @@ def describe(update, schedule, callbacks, steps: int) -> dict[str, str | float]:
     if not hasattr(update.batches, "state_dict"):
         recipe["batches(0)"] = digest(update.batches(0))
     return recipe
+
+
+def call_name(call) -> str:
+    """A function's name; of a partial one with the arguments it was given.
+
+    >>> call_name(partial(print, 1, sep=" "))
+    "print(1, sep=' ')"
+    """
+    if not isinstance(call, partial):
+        return getattr(call, "__name__", type(call).__name__)
+    given = [repr(x) for x in call.args]
+    given += [f"{name}={x!r}" for name, x in sorted(call.keywords.items())]
+    return f"{call_name(call.func)}({', '.join(given)})"
 
 
 def differences(then: dict, now: dict) -> list[str]:
