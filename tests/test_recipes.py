@@ -38,14 +38,14 @@ def interrupting(recipe, after):
     """The same recipe, stopped by Ctrl+C while update `after` + 1 is made."""
     calls = []
 
-    def loss(model, batch):
+    def loss(model, batch, **_):
         calls.append(1)
         if len(calls) > after:
             raise KeyboardInterrupt
         return recipe.loss(model, batch)
 
     if isinstance(recipe.loss, partial):  # a run is known by its loss, too
-        return replace(recipe, loss=partial(loss))
+        return replace(recipe, loss=partial(loss, **recipe.loss.keywords))
     return replace(recipe, loss=loss)
 
 
