@@ -133,8 +133,10 @@ def test_train_leaves_everything(trained):
 
 
 # `reverse` as it is, with a checkpoint at each update; update 9 takes a minute.
+# A child of a job in the background is born deaf to Ctrl+C; this one listens again.
 SLOWED = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from dataclasses import replace
 from deepdive import recipes
 from deepdive.commands import main
