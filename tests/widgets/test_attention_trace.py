@@ -460,7 +460,7 @@ def test_a_field_that_is_no_number_keeps_its_value_and_says_so(site, open_page) 
     root = page.locator(".dd-widget")
     root.locator("summary", has_text="Edit the numbers").press("Enter")
     field = root.get_by_role("spinbutton", name="X, cats, column 1")
-    said = root.get_by_role("status")
+    said = root.locator('.at-said[role="status"]')
     for typed, text in (
         ("-", "That is not a number"),
         ("", "That is not a number"),
