@@ -24,8 +24,10 @@ from deepdive import (
     dependence,
     device,
     fading,
+    filling,
     inputs,
     moe,
+    ngrams,
     objectives,
     positions,
     trace,
@@ -67,6 +69,7 @@ OUTSIDE = {  # parts of the package, and where their wrong input is tested inste
     "figures": "pictures: test_show_figures, test_errors",
     "grade": "the grader: test_checks",
     "heads": "pictures of MiniLM: test_heads",
+    "induction": "looks at language models: test_induction",
     "inference": "weights laid out again: test_inference",
     "palette": "colours: test_show_figures",
     "pretrained": "wrong files: test_huggingface, test_gguf, test_pretrained",
@@ -94,6 +97,7 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "decoding.steps.need": "a check itself",
     "decoding.steps.read": "a check itself, of what a step answers: test_decoding",
     "device.best_device": "takes nothing",
+    "filling.Ranked": "what rerank gives back",
     "halves": "what the models share; called through them",
     "inputs.check_floats": "a check itself",
     "inputs.check_kind": "a check itself",
@@ -144,6 +148,7 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "moe.router": "what the routers share; called through them",
     "moe.routing.Routing": "what a router gives back",
     "moe.sigmoid.SigmoidRouter.reset_parameters": "takes nothing",
+    "ngrams.Counts": "what KneserNey keeps",
     "objectives.losses.Loss": "a pair; what reads it checks it",
     "positions.angles.check_*": "says what is wrong with the arguments of others",
     "positions.angles.frequencies": "called with a checked width and base",
@@ -342,6 +347,10 @@ def filled(store, T: int = 4):
 
 def caches(n: int = 2) -> Caches:
     return Caches(filled(GrowingCache()) for _ in range(n))
+
+
+def counted() -> ngrams.KneserNey:
+    return ngrams.KneserNey(ids(20), order=3, vocab_size=9)
 
 
 def routing() -> moe.Routing:
@@ -1286,6 +1295,58 @@ CALLS |= {
     "decoding.steps.UncachedStep": lambda: (
         decoding.UncachedStep,
         {"model": built("gpt"), "keep": keep(2, 3)},
+    ),
+    "filling.draw_gaps": lambda: (
+        filling.draw_gaps,
+        {"length": 9, "generator": drawn(), "rate": 0.3, "mean_span": 2.0},
+    ),
+    "filling.spans": lambda: (filling.spans, {"gone": keep(2, 5)[0]}),
+    "filling.fill_at_once": lambda: (
+        filling.fill_at_once,
+        {"model": built("mlm"), "ids": ids(2, 5), "gone": keep(2, 5), "mask_id": 3},
+    ),
+    "filling.fill_surest_first": lambda: (
+        filling.fill_surest_first,
+        {"model": built("mlm"), "ids": ids(2, 5), "gone": keep(2, 5), "mask_id": 3},
+    ),
+    "filling.fill_from_left": lambda: (
+        filling.fill_from_left,
+        {
+            "step": step_of(),
+            "ids": ids(2, 5),
+            "gone": ~keep(2, 5).flip(1),
+            "banned": (3,),
+        },
+    ),
+    "filling.rerank": lambda: (
+        filling.rerank,
+        {"step": step_of(), "before": ids(3), "after": ids(2), "candidates": 4},
+    ),
+    "filling.name_gaps": lambda: (
+        filling.name_gaps,
+        {"ids": ids(5), "gone": keep(2, 5)[0], "sentinels": [6, 7, 8]},
+    ),
+    "filling.read_spans": lambda: (
+        filling.read_spans,
+        {"written": [6, 1, 2, 7], "sentinels": [6, 7]},
+    ),
+    "ngrams.KneserNey": lambda: (
+        ngrams.KneserNey,
+        {"tokens": ids(20), "order": 3, "vocab_size": 9, "discount": 0.5},
+    ),
+    "ngrams.KneserNey.probabilities": lambda: (
+        counted().probabilities,
+        {"context": [3, 1]},
+    ),
+    "ngrams.KneserNey.surprise": lambda: (counted().surprise, {"tokens": ids(6)}),
+    "ngrams.KneserNey.loss": lambda: (counted().loss, {"tokens": ids(6)}),
+    "ngrams.between": lambda: (
+        ngrams.between,
+        {"model": counted(), "left": ids(4, 2), "right": ids(4, 2)},
+    ),
+    "ngrams.estimated_discount": lambda: (
+        ngrams.estimated_discount,
+        {"counts": ids(20)},
     ),
     "objectives.cloze.masked_lm_batch": lambda: (
         objectives.masked_lm_batch,

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from deepdive.configs import LlamaConfig
 from deepdive.data import PairBatch
+from deepdive.models.llama import Llama
 from deepdive.recipes import g2p as recipes
 from deepdive.recipes.spelling import Errors, pronunciations, split
 
@@ -369,3 +371,53 @@ def test_a_failure_while_measuring_leaves_results_and_weights_alone(race, monkey
     with pytest.raises(ValueError, match="damaged"):
         race.measure()
     assert race.RESULT.read_text(encoding="utf-8") == "old"
+
+
+@pytest.fixture
+def chat(load):
+    """The chat model's benchmark, with a model small enough to measure at once."""
+    torch.manual_seed(0)
+    sizes = LlamaConfig(30, d_model=8, n_layers=1, n_heads=2, n_kv_heads=1, d_ff=16)
+    return load("smollm"), Llama(replace(sizes, max_seq_len=600)).eval()
+
+
+def test_reading_and_writing_are_measured_apart(chat, monkeypatch):
+    """Each for both numbers of threads, which are put back."""
+    module, model = chat
+    before, used = torch.get_num_threads(), []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    found = list(module.records(model, torch.arange(1, 10)[None], rounds=3, new=5))
+    works = [(r["work"], r["threads"], r["pieces"]) for r in found]
+    read = [("read", size) for size in (9, 128, 512)]
+    assert works == [(w, t, n) for t in (1, 2) for w, n in [*read, ("write", 5)]]
+    assert used == [1, 2, before]
+    assert all(0 < r["lowest"] <= r["median"] <= r["highest"] for r in found)
+
+
+def test_what_is_timed_reads_all_and_writes_one_by_one(chat):
+    """A prompt goes through at once; then every piece alone, and is forgotten again."""
+    module, model = chat
+    model = Llama(
+        replace(model.config, max_seq_len=9 + 1 + 4)
+    ).eval()  # no room for two
+    lengths = []
+    model.token.register_forward_hook(
+        lambda _, ids, out: lengths.append(len(ids[0][0]))
+    )
+    prompt = torch.arange(1, 10)[None]
+    module.reading(model, prompt)()
+    assert lengths == [9]
+    write = module.writing(model, prompt, 4)
+    for _ in range(3):  # each time behind the prompt alone
+        lengths.clear()
+        write()
+        assert lengths == [1, 1, 1, 1]
+
+
+def test_threads_that_turn_in_a_circle_are_not_measured(chat, monkeypatch):
+    module, _ = chat
+    monkeypatch.setattr(sys, "argv", ["smollm.py"])
+    monkeypatch.delenv(module.POLICY, raising=False)
+    monkeypatch.setattr(module, "smollm2", lambda: pytest.fail("minutes were spent"))
+    with pytest.raises(SystemExit, match="passive"):
+        module.main()

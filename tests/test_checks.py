@@ -364,6 +364,215 @@ STUDENTS = [
         ),
         "down the columns",
     ),
+    ("zero_mask_loss", 1.32, "a third of each"),
+    ("zero_mask_loss", 0.267, "Take −log"),
+    ("zero_mask_loss", 1.3, "Divide by 3"),
+    ("zero_mask_loss", 1.154, "price of daily"),
+    ("zero_mask_loss", 1.386, "an even guess"),
+    ("zero_mask_loss", 0.941, "daily is missing"),
+    ("wrong_among_visible", 1.7, "88 of 100"),
+    ("wrong_among_visible", 1.5 / 0.88, "88 of 100"),
+    ("wrong_among_visible", 1.5, "are not visible"),
+    ("wrong_among_visible", 50, "*asked*"),
+    ("wrong_among_visible", 0.017, "in percent"),
+    ("wrong_among_visible", 1.5 / 0.85, "not 85"),
+    (
+        "hide_pieces",
+        lambda ids, chosen, lot, other, mask: torch.stack(
+            [
+                torch.where(
+                    chosen,
+                    torch.where(lot < 0.8, mask, torch.where(lot < 0.9, other, ids)),
+                    ids,
+                ),
+                torch.where(chosen, ids, -100),
+            ]
+        ),
+        "every chosen piece is asked",
+    ),
+    (
+        "hide_pieces",
+        lambda ids, chosen, lot, other, mask: torch.stack(
+            [
+                torch.where(chosen & (lot < 0.8), mask, ids),
+                torch.where(chosen, ids, -100),
+            ]
+        ),
+        "nothing is swapped",
+    ),
+    (
+        "hide_pieces",
+        lambda ids, chosen, lot, other, mask: torch.stack(
+            [
+                torch.where(lot < 0.8, mask, torch.where(lot < 0.9, other, ids)),
+                torch.where(chosen, ids, -100),
+            ]
+        ),
+        "not chosen are spoilt",
+    ),
+    (
+        "cloze_loss",
+        lambda logits, labels: torch.stack(
+            [
+                torch.nn.functional.cross_entropy(row, label)
+                if (label >= 0).any()
+                else row.sum() * 0
+                for row, label in zip(logits, labels, strict=True)
+            ]
+        ),
+        "0 for a row without any",
+    ),
+    (
+        "cloze_loss",
+        lambda logits, labels: torch.stack(
+            [
+                torch.nn.functional.cross_entropy(row, label)
+                for row, label in zip(logits, labels, strict=True)
+            ]
+        ),
+        "0/0",
+    ),
+    ("four_guesses", 2**2.25, "2.25 on average"),
+    ("four_guesses", 4.76, "2.25 on average"),
+    ("four_guesses", 1 / ((1 / 2 + 1 / 4 + 1 / 8 + 1 / 8) / 4), "mean probability"),
+    ("four_guesses", math.log(2 * 4 * 8 * 8) / 4, "in nats"),
+    ("four_guesses", 2 * 4 * 8 * 8, "Take their mean"),
+    ("gpt2_parameters", 124_439_808, "38.6 million"),
+    ("gpt2_parameters", 117e6, "the paper's figure"),
+    ("gpt2_parameters", 163_037_184, "word table itself"),
+    ("gpt2_parameters", 124_438_272, "one more norm"),
+    ("gpt2_parameters", 124_000_000, "has to be exact"),
+    (
+        "next_word_losses",
+        lambda x, ids: torch.nn.functional.cross_entropy(
+            x[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none"
+        ),
+        "causal_lm",
+    ),
+    (
+        "next_word_losses",
+        lambda x, ids: torch.nn.functional.cross_entropy(
+            x.transpose(1, 2), ids, reduction="none"
+        ),
+        "just read",
+    ),
+    (
+        "next_word_losses",
+        lambda x, ids: torch.nn.functional.cross_entropy(
+            x[:, 1:].transpose(1, 2), ids[:, :-1], reduction="none"
+        ),
+        "the other way",
+    ),
+    (
+        "next_word_losses",
+        lambda x, ids: torch.nn.functional.cross_entropy(
+            x.transpose(1, 2), ids.roll(-1, 1), reduction="none"
+        ),
+        "came round",
+    ),
+    (
+        "top_p_probabilities",
+        lambda q, p: (
+            (lambda s, i: torch.zeros_like(q).scatter(0, i, s * (s.cumsum(0) <= p)))(
+                *q.sort(descending=True)
+            )
+            / q[q.argsort(descending=True)][q.sort(descending=True)[0].cumsum(0) <= p]
+            .sum()
+            .clamp(min=0)
+        ),
+        "is dropped",
+    ),
+    ("top_p_probabilities", lambda q, p: q * (q >= p) / (q * (q >= p)).sum(), "bounds"),
+    (
+        "top_p_probabilities",
+        lambda q, p: (
+            q
+            * (
+                q
+                >= q.sort(descending=True)[0][
+                    (q.sort(descending=True)[0].cumsum(0) < p - 1e-9)
+                    .sum()
+                    .clamp(max=len(q) - 1)
+                ]
+            )
+        ),
+        "Now divide",
+    ),
+    ("two_rulers", math.log(20, 2) / 2.7 - math.log(2.6, 2), "1.601 bits"),
+    ("two_rulers", 0.222, "1.601 bits"),
+    ("two_rulers", math.log(20) / 2.7 - math.log(2.6), "nats"),
+    ("two_rulers", 20 / 2.7 - 2.6, "cannot be shared out"),
+    ("left_bucket", 10, "eight exact"),
+    ("left_bucket", 26, "to the right"),
+    ("left_bucket", 17, "looking back"),
+    ("left_bucket", 20, "that is the distance"),
+    ("left_bucket", 11, "rounded up"),
+    ("left_bucket", 2, "exact ones lie before"),
+    ("left_bucket", 9, "a factor of 16"),
+    ("target_pieces", 206, "51 marks"),
+    ("target_pieces", 205, "one is missing"),
+    ("target_pieces", 154, "marks are missing"),
+    ("target_pieces", 921, "encoder reads"),
+    ("target_pieces", 309, "not before each piece"),
+    ("target_pieces", 207, "rounded up"),
+    ("target_pieces", 1024, "not the whole text"),
+    (
+        "backward_buckets",
+        lambda d, n, m: torch.tensor(
+            [
+                b if b < n // 2 else min(n - 1, n // 2 + int(1e-6 + n / 2 * r))
+                for x in d.tolist()
+                for b in [max(-x, 0)]
+                for r in [math.log(max(b, 1) / (n // 2)) / math.log(m / (n // 2))]
+            ]
+        ),
+        "near half exact",
+    ),
+    (
+        "backward_buckets",
+        lambda d, n, m: torch.tensor(
+            [
+                b if b < n // 2 else n // 2 + int(1e-6 + n / 2 * r)
+                for x in d.tolist()
+                for b in [max(-x, 0)]
+                for r in [math.log(max(b, 1) / (n // 2)) / math.log(m / (n // 2))]
+            ]
+        ),
+        "the buckets go on",
+    ),
+    (
+        "backward_buckets",
+        lambda d, n, m: torch.tensor([min(max(-x, 0), n - 1) for x in d.tolist()]),
+        "a single distance",
+    ),
+    (
+        "newest_bias",
+        lambda t, n, m: torch.stack(
+            [
+                t[
+                    checks.backward_buckets.right(torch.tensor([i + 1 - n]), len(t), m)[
+                        0
+                    ]
+                ]
+                for i in range(n)
+            ],
+            1,
+        ),
+        "beside the newest key",
+    ),
+    ("newest_bias", lambda t, n, m: t[:1].T.expand(-1, n), "at place 0"),
+    (
+        "newest_bias",
+        lambda t, n, m: torch.stack(
+            [
+                t[checks.backward_buckets.right(torch.tensor([-i]), len(t), m)[0]]
+                for i in range(n)
+            ],
+            1,
+        ),
+        "oldest first",
+    ),
+    ("newest_bias", lambda t, n, m: 0 * t[:1].T.expand(-1, n), "without a bias"),
 ]
 
 

@@ -33,7 +33,7 @@ CHAPTERS = """
 TAUGHT = """
 configs tokenizers masks norms feedforward cache kernels positions moe recurrent
 objectives attention latent_attention blocks halves decoding training models ablation
-accounting anatomy heads trace
+accounting anatomy heads ngrams trace
 """
 # Papers' mechanisms: the file says where they come from, somewhere.
 SOURCED = """
@@ -42,7 +42,7 @@ moe/choice moe/experts moe/layer moe/noisy moe/sigmoid moe/softmax
 recurrent/alignment recurrent/cells recurrent/seq2seq objectives/cloze
 objectives/losses attention latent_attention blocks decoding/beam decoding/sampling
 decoding/speculative models/bert models/deepseek models/gpt models/llama
-models/mixtral models/t5 models/transformer2017
+models/mixtral models/t5 models/transformer2017 ngrams
 """
 CHAPTERS, TAUGHT, SOURCED = CHAPTERS.split(), TAUGHT.split(), SOURCED.split()
 

@@ -12,10 +12,11 @@ __version__ = "0.1.0"
 _SUBMODULES = {
     "ablation", "accounting", "anatomy", "attention", "blocks", "cache", "checks",
     "commands", "configs", "data", "decoding", "dependence", "device", "fading",
-    "feedforward", "figures", "halves", "heads", "inference", "inputs", "kernels",
-    "latent_attention", "masks", "models", "moe", "norms", "objectives", "palette",
-    "positions", "pretrained", "recipes", "recurrent", "scoring", "shelf", "show",
-    "tokenizers", "trace", "training", "widgets",
+    "feedforward", "figures", "filling", "halves", "heads", "induction",
+    "inference", "inputs", "kernels", "latent_attention", "masks", "models", "moe",
+    "ngrams", "norms", "objectives", "palette", "positions", "pretrained", "recipes",
+    "recurrent", "scoring", "shelf", "show", "tokenizers", "trace", "training",
+    "widgets",
 }  # fmt: skip
 
 

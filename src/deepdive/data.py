@@ -112,7 +112,7 @@ class Windows:
 
     def _starts(self, epoch: int) -> Tensor:
         left_over = len(self.tokens) % self.length
-        draw = _generator(self.seed, epoch)
+        draw = seeded(self.seed, epoch)
         shift = torch.randint(left_over + 1, (), generator=draw)
         return shift + self.length * torch.randperm(self.n_windows, generator=draw)
 
@@ -241,17 +241,23 @@ def without_stress(phonemes: Sequence[str]) -> tuple[str, ...]:
     return tuple(phoneme.rstrip("012") for phoneme in phonemes)
 
 
-def _generator(*numbers: int) -> torch.Generator:
-    """A generator of its own for each tuple of numbers.
+def seeded(*numbers: int) -> torch.Generator:
+    """A generator of its own for each tuple of numbers: a seed, a batch's number.
 
-    Torch's keeps 32 bits of a seed, so the tuple is hashed into as many.
+    Note:
+        Torch's keeps 32 bits of a seed, so the tuple is hashed into as many.
+
+    >>> int(torch.randint(100, (), generator=seeded(0, 7)))
+    0
+
+    Taught in: book/08_gpt.ipynb
     """
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))
 
 
 def _shuffled(n: int, *numbers: int) -> list[int]:
-    return torch.randperm(n, generator=_generator(*numbers)).tolist()
+    return torch.randperm(n, generator=seeded(*numbers)).tolist()
 
 
 def _check_number(number: int) -> None:

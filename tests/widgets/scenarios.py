@@ -400,6 +400,67 @@ SCENARIOS += [
 ]
 
 
+# ------------------------------------------------------------------------- CausalHeads
+def _causal_heads_act(page: Page, root: Locator) -> None:
+    focus(root, "button", "Layer 4, head 2")  # the one whose removal costs most
+    press(page, "ArrowUp", "Home")  # L3·H1
+    focus(root, "combobox", "Text")
+    press(page, "End")  # random pieces, twice
+    focus(root, "radio", "heat map")
+    press(page, "Space")
+    focus(root, "button", "Remove this head")
+    press(page, "Enter")
+
+
+@functools.cache
+def causal_numbers() -> object:
+    """All numbers of W14 for a small packaged language model, computed once."""
+    from deepdive.induction import causal_maps
+    from deepdive.pretrained import glassllm
+
+    return causal_maps(*glassllm("en"), begin="<bos>")
+
+
+def _causal_heads_expect() -> Tables:
+    import torch
+
+    maps = causal_numbers()
+    before, after = maps.losses, [x[2, 0] for x in maps.without]
+    pair = torch.stack([before[9], after[9]], 1)
+    means = torch.stack([torch.stack([x.mean() for x in c]) for c in (before, after)])
+    columns = [
+        maps.effect,
+        maps.peak,
+        maps.peak_beyond_first,
+        *maps.patterns.values(),
+        *(found["induction"] for found in maps.repeats.values()),
+    ]
+    heads = torch.stack([x.flatten() for x in columns], 1)
+    return {
+        "weights": [
+            row[: i + 1] for i, row in enumerate(maps.weights[9][2, 0].tolist())
+        ],
+        "texts": torch.cat([means, means.diff(dim=0)]).T.tolist(),
+        "losses": torch.cat([pair, pair.diff()], 1).tolist(),
+        "heads": heads[heads[:, 0].argsort(descending=True)].tolist(),
+    }
+
+
+SCENARIOS += [
+    Scenario(
+        name="causal-heads",
+        source="from deepdive.induction import causal_maps\n"
+        "from deepdive.pretrained import glassllm\n"
+        "from deepdive.widgets import CausalHeads\n"
+        "CausalHeads(causal_maps(*glassllm('en'), begin='<bos>'))",
+        act=_causal_heads_act,
+        expect=_causal_heads_expect,
+        state={"layer": 2, "head": 0, "sentence": 9, "view": "map", "removed": True},
+        exact=2e-6,  # what a piece costs has six decimals
+    ),
+]
+
+
 # --------------------------------------------------------------------------- Sinusoids
 def _sinusoids_act(page: Page, root: Locator) -> None:
     focus(root, "slider", "Position p")
@@ -462,5 +523,56 @@ SCENARIOS += [
         act=_shuffled_words_act,
         expect=_shuffled_words_expect,
         state={"view": "words", "order": 4, "placed": True},
+    ),
+]
+
+
+# ---------------------------------------------------------------- W16 · LiveTransformer
+def _live_transformer_act(page: Page, root: Locator) -> None:
+    focus(root, "combobox", "Text")
+    press(page, "ArrowDown")  # the second text, its whole opening read
+    focus(root, "slider", "Pieces read")
+    press(page, "ArrowRight", "ArrowRight")
+    root.locator("[role=grid] button[tabindex='0']").focus()
+    press(page, "Home", *["ArrowUp"] * 3, "ArrowDown", "ArrowRight", "ArrowRight")
+    open_more(page, root)
+    focus(root, "slider", "Temperature")
+    press(page, "ArrowLeft")  # 0.9
+    type_number(page, root, "Top-k", "37")  # the nearest is 40
+    focus(root, "slider", "Top-p")
+    press(page, "ArrowLeft")  # 0.95
+    focus(root, "button", "Draw a piece")
+    press(page, "Enter", "Space")
+
+
+_LIVE = """
+import torch
+from deepdive.models.gpt import Gpt
+from deepdive.recipes.austen import GPT
+from deepdive.recipes.novels import tokenizer
+from deepdive.widgets import LiveTransformer
+_ = torch.manual_seed(0)
+LiveTransformer(Gpt(GPT), tokenizer(), name="live-transformer")
+"""
+_LIVE_STATE = {
+    "text": 1, "n": 10, "layer": 1, "head": 2, "removed": False, "temperature": 0.9,
+    "k": 40, "p": 0.95, "draws": 2,
+}  # fmt: skip
+
+
+def _live_transformer_expect() -> Tables:
+    widget = next(s for s in SCENARIOS if s.name == "live-transformer").make()
+    widget.state = _LIVE_STATE
+    return widget.numbers()
+
+
+SCENARIOS += [
+    Scenario(
+        name="live-transformer",
+        source=_LIVE,
+        act=_live_transformer_act,
+        expect=functools.cache(_live_transformer_expect),
+        state=_LIVE_STATE,
+        exact=1e-5,  # maps are kept in steps of 1/65535
     ),
 ]

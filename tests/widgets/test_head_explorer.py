@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """W14: the numbers of every head, one head removed, the reader's own sentence, and
-refusals; in Python, in Node and in Chromium.
+refusals; in Python, in Node and in Chromium. Last, the same for a language model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 
 import pytest
 import torch
-from scenarios import head_numbers, read_tables
+from scenarios import causal_numbers, head_numbers, read_tables
 from scenarios import real as loaded
 
 from conftest import WIDGETS, run_node
@@ -27,7 +27,9 @@ from deepdive.pretrained import (
 from deepdive.widgets.head_explorer import (
     LONGEST,
     SENTENCES,
+    CausalHeads,
     HeadExplorer,
+    causal_verdict,
     correlation,
     head_maps,
     own_sentence,
@@ -575,3 +577,148 @@ def test_it_fits_a_phone(site, open_page, widget):
                 .filter((r) => r.width < 24 || r.height < 24).length"""
         )
         assert small == 0
+
+
+# ------------------------------------------------------------------ a language model
+
+
+@pytest.fixture(scope="module")
+def causal():
+    """All numbers of the figure for a packaged language model; CI must have it."""
+    try:
+        return causal_numbers()
+    except WeightsMissing as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def heads(causal):
+    return CausalHeads(causal)
+
+
+def test_the_language_models_data_stay_small(heads):
+    data = json.dumps(heads.data).encode()
+    assert len(data) < 200_000
+    assert len(gzip.compress(heads.frame().encode())) < 10_000
+
+
+def test_node_unpacks_what_python_saw_below_the_diagonal(heads, causal):
+    script = """
+        return input.sentences.map((x) => m.unpack(x, input.layers, input.heads));
+    """
+    for theirs, ours in zip(
+        run_node(script, MODULE, heads.data), causal.weights, strict=True
+    ):
+        T = ours.shape[-1]
+        ahead = {theirs[0][3][i][j] for i in range(T) for j in range(i + 1, T)}
+        assert ahead == {None}
+        flat = [
+            [w or 0 for w in row] for maps in theirs for map_ in maps for row in map_
+        ]
+        found = torch.tensor(flat, dtype=torch.float64).reshape(ours.shape)
+        assert (found - ours).abs().max() < 1e-7
+
+
+def test_node_counts_costs_and_copies_as_python_does(heads, causal):
+    script = """
+        const at = (i, l, k) => m.unpack(input.sentences[i], input.layers, input.heads)[l][k];
+        return {
+            costs: m.costs(input.sentences[1], 3, 1),
+            twice: [8, 9].map((i) => m.twice(input.sentences[i], at(i, 2, 3), 2, 3)),
+            ranking: m.ranking(input), manner: m.manner(input, 3, 2),
+        };
+    """  # noqa: E501
+    got = run_node(script, MODULE, heads.data)
+    rows = [[c["before"], c["after"], c["change"]] for c in got["costs"]]
+    before, after = causal.losses[1], causal.without[1][3, 1]
+    expected = torch.stack([before, after, after - before], 1)
+    assert (torch.tensor(rows).double() - expected).abs().max() < 2e-6
+    assert [c["piece"] for c in got["costs"]] == causal.tokens[1][1:]
+    for i, found in zip((8, 9), got["twice"], strict=True):
+        ours = causal.repeats[i]
+        assert found["score"] == pytest.approx(float(ours["induction"][2, 3]), abs=1e-6)
+        assert found["before"] == pytest.approx(ours["losses"].tolist(), abs=2e-6)
+        assert found["after"] == pytest.approx(ours["without"][2, 3].tolist(), abs=2e-6)
+    order = causal.effect.flatten().argsort(descending=True).tolist()
+    assert [4 * x["layer"] + x["head"] for x in got["ranking"]] == order
+    assert got["ranking"][-1]["effect"] < 0, "no head that is better away"
+    assert got["manner"]["name"] == "first"
+    assert got["manner"]["words"].endswith("to the first piece")
+
+
+def test_the_first_head_is_the_one_whose_removal_costs_most(heads, causal):
+    most = divmod(int(causal.effect.argmax()), 4)
+    assert (heads.state["layer"], heads.state["head"]) == most == (3, 1)
+    other = CausalHeads(causal, layer=0, text=-1, name="other")
+    assert [other.state[k] for k in ("layer", "head", "sentence")] == [0, 1, 9]
+    assert "random pieces, twice" in other.alt and "L1·H2" in other.frame()
+
+
+def test_what_is_said_of_the_language_model_are_its_numbers(heads, causal):
+    said = causal_verdict(causal)
+    pair = [
+        correlation(p, causal.effect) for p in (causal.peak, causal.peak_beyond_first)
+    ]
+    for number in pair:
+        assert f"{'+' if number > 0 else '−'}{abs(number):.2f}" in said
+    assert f"without {int((causal.effect < 0).sum())} of the 16 heads" in said
+    assert f"+{causal.effect.max():.3f} nats a piece" in heads.alt
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"layer": 4}, "layer must be one of 0 … 3, got 4"),
+        ({"head": -1}, "head must be"),
+        ({"head": True}, "head must be"),
+        ({"text": 10}, "text must be one of -10 … 9"),
+    ],
+)
+def test_heads_and_texts_that_are_not_there_are_refused(causal, asked, named):
+    with pytest.raises(ValueError, match=named):
+        CausalHeads(causal, **asked)
+
+
+def test_only_a_language_models_numbers_are_taken(maps):
+    with pytest.raises(TypeError, match="maps must be a CausalMaps"):
+        CausalHeads(maps)
+
+
+def test_the_frame_hatches_what_lies_ahead(heads):
+    assert heads.frame().count('"M1 0v1h1') == 17  # sixteen small maps and a large one
+    assert "hollow: falls" in heads.frame()
+
+
+def test_removal_shows_what_each_piece_costs_then(site, open_page, heads, causal):
+    page = open_page(site.url(site.write("causal", [heads]), "file"))
+    assert page.locator("details.dd-more").count() == 0, "no box for another text"
+    bars = page.get_by_role("group", name="What each piece costs").locator("rect")
+    T = len(causal.tokens[0])
+    assert bars.count() == T - 1
+    tall = [float(bars.nth(i).get_attribute("height")) for i in range(T - 1)]
+    order = torch.tensor(tall).argsort()
+    assert order.tolist() == causal.losses[0].argsort().tolist()
+    page.get_by_role("button", name="Remove this head").press("Enter")
+    words = page.locator(".he-lower").inner_text()
+    before, after = causal.losses[0].mean(), causal.without[0][3, 1].mean()
+    assert f"{before:.3f} before (marks), {after:.3f} without" in words
+    assert "ablate(model, 3, 1)" in words
+    less = page.locator(".dd-bar.dd-less")
+    assert less.count() == int((causal.effect < 0).sum())
+    page.locator("select").select_option(index=9)
+    page.wait_for_timeout(700)
+    said = page.locator("[aria-live]").first.text_content()
+    score = float(causal.repeats[9]["induction"][3, 1])
+    assert f"gives {score:.3f} of its weight to the piece after" in said
+    assert page.locator(".he-brief").inner_text().startswith(f"L4·H2: {score:.3f}")
+    assert page.noise == []
+
+
+def test_the_language_models_heads_fit_a_phone(site, open_page, heads):
+    name = site.write("causal-phone", [heads])
+    for width in (320, 360):
+        page = open_page(site.url(name), viewport={"width": width, "height": 740})
+        page.locator("select").select_option(index=9)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

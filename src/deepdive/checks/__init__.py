@@ -13,11 +13,24 @@ from deepdive.checks import (
     chapter04,
     chapter05,
     chapter06,
+    chapter07,
+    chapter08,
+    chapter09,
 )
 from deepdive.checks.base import Check, Verdict, Wrong
 
 ALL: dict[str, Check] = {}
-for _chapter in (chapter01, chapter02, chapter03, chapter04, chapter05, chapter06):
+for _chapter in (
+    chapter01,
+    chapter02,
+    chapter03,
+    chapter04,
+    chapter05,
+    chapter06,
+    chapter07,
+    chapter08,
+    chapter09,
+):
     _found = {n: c for n, c in vars(_chapter).items() if isinstance(c, Check)}
     if _twice := ALL.keys() & _found.keys():
         raise ImportError(f"{_chapter.__name__} repeats the checks {sorted(_twice)}")

@@ -23,6 +23,8 @@ def masked_lm_batch(
     special_ids: Sequence[int],
     generator: torch.Generator | None = None,
     rate: float = 0.15,
+    masked: float = 0.8,
+    swapped: float = 0.1,
 ) -> tuple[Tensor, Tensor]:
     """BERT's cloze test: hide some words, ask for them.
 
@@ -36,10 +38,12 @@ def masked_lm_batch(
     Args:
         special_ids: never chosen and never drawn: [CLS], [SEP], [PAD] …
         generator: of the device on which ids are.
+        masked, swapped: shares of the chosen that become [MASK] and another word; the
+            rest stays.
 
     Raises:
-        ValueError: an id outside the vocabulary, rate outside 0 … 1, or no ordinary
-            word in the vocabulary.  TypeError: dtypes.
+        ValueError: an id outside the vocabulary, rate outside 0 … 1, shares below 0 or
+            above 1 together, or no ordinary word in the vocabulary.  TypeError: dtypes.
 
     Note:
         Words are chosen independently, so a short text may have none: its loss is 0.
@@ -54,6 +58,10 @@ def masked_lm_batch(
     check_ids("token", ids, vocab_size)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must lie in 0 … 1, got {rate}")
+    if not (masked >= 0 and swapped >= 0 and masked + swapped <= 1):
+        raise ValueError(
+            f"masked and swapped must be shares, together ≤ 1, got {masked}, {swapped}"
+        )
     special = {*map(int, special_ids), int(mask_id)}
     if not all(0 <= id < vocab_size for id in special):
         raise ValueError(f"special ids {sorted(special)} need 0 … {vocab_size - 1}")
@@ -69,9 +77,9 @@ def masked_lm_batch(
     labels = ids.masked_fill(~chosen, IGNORED)
     lot = torch.rand(ids.shape, **how)
     drawn = ordinary[torch.randint(len(ordinary), ids.shape, **how)].to(ids.dtype)
-    inputs = ids.masked_fill(chosen & (lot < 0.8), mask_id)
-    inputs = torch.where(chosen & (lot >= 0.8) & (lot < 0.9), drawn, inputs)
-    return inputs, labels
+    inputs = ids.masked_fill(chosen & (lot < masked), mask_id)
+    other = chosen & (lot >= masked) & (lot < masked + swapped)
+    return torch.where(other, drawn, inputs), labels
 
 
 def span_corruption(

@@ -5,11 +5,13 @@ import importlib
 
 _HOMES = {
     "AttentionTrace": "attention_trace",
+    "CausalHeads": "head_explorer",
     "FadingMemory": "fading_memory",
     "SoftmaxScale": "softmax_scale",
     "HeadSplit": "head_split",
     "MaskGrid": "mask_grid",
     "HeadExplorer": "head_explorer",
+    "LiveTransformer": "live_transformer",
     "Quiz": "quiz",
     "Sinusoids": "sinusoids",
 }
