@@ -220,6 +220,20 @@ def test_texts_that_are_said_twice(maps, tokenizer):
             assert float(found["without"][1, 0, copy_]) == pytest.approx(float(without))
 
 
+def test_some_layers_are_shown_as_they_are_among_all(model, tokenizer, maps):
+    how = {"begin": END, "exact": False}
+    some = induction.causal_maps(
+        model, tokenizer, TEXTS, NAMES, layers=range(1, 2), **how
+    )
+    assert some.first_layer == 1 and maps.first_layer == 0
+    for i in range(4):
+        close(some.weights[i].double(), maps.weights[i][1:], 1e-5)
+        close(some.without[i].double(), maps.without[i][1:], 1e-4)
+    for wrong in (range(2, 3), range(0), range(-1, 1), range(0, 2, -1)):
+        with pytest.raises(ValueError, match="layers must"):
+            induction.causal_maps(model, tokenizer, TEXTS, NAMES, layers=wrong, **how)
+
+
 def test_the_same_seed_draws_the_same_and_another_otherwise():
     draw = induction.random_sequences
     assert torch.equal(draw(range(50), 9, 3, 0), draw(range(50), 9, 3, 0))

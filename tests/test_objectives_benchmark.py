@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from deepdive import accounting
-from deepdive.configs import BertConfig, GptConfig, T5Config
+from deepdive.configs import GptConfig, T5Config
 from deepdive.decoding import CachedStep, greedy, temperature
-from deepdive.models.bert import MaskedLM
 from deepdive.models.gpt import Gpt
 from deepdive.models.t5 import T5
 from deepdive.recipes import (
@@ -26,6 +25,7 @@ from deepdive.recipes import (
     novels,
     run_recipe,
 )
+from deepdive.recipes.austen import BothWays
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 V, T = novels.VOCABULARY, austen.LENGTH
@@ -40,18 +40,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def small(kind):
     torch.manual_seed(0)
     model = {
-        MaskedLM: lambda: MaskedLM(
-            BertConfig(**SIZES, d_ff=16, max_seq_len=T, n_segments=1)
-        ),
+        BothWays: lambda: BothWays(GptConfig(**SIZES, d_ff=16, max_seq_len=T)),
         Gpt: lambda: Gpt(GptConfig(**SIZES, d_ff=16, max_seq_len=T)),
         T5: lambda: T5(T5Config(**SIZES, head_dim=4, d_ff=16)),
     }[kind]().eval()
     for weights in model.parameters():  # far from even guesses
         weights.data.mul_(6 if weights.dim() > 1 else 1)
+    if kind is BothWays:  # which begins by saying how frequent each piece is
+        model.output.bias.data.zero_()
     return model
 
 
-KINDS = pytest.mark.parametrize("kind", [MaskedLM, Gpt, T5])
+KINDS = pytest.mark.parametrize("kind", [BothWays, Gpt, T5])
 
 
 def counting(rows=6):
@@ -66,10 +66,10 @@ def sure(ids):
     return 9.0 * F.one_hot(ids.clamp(0, V - 1), V)
 
 
-class PerfectBert(MaskedLM):
+class PerfectBert(BothWays):
     """Knows that a window counts: any ordinary piece of a row tells all the others."""
 
-    def forward(self, tokens, segments=None, keep=None):
+    def forward(self, tokens):
         at = torch.arange(tokens.shape[1])
         starts = (tokens - at).masked_fill(tokens < FIRST, -1).amax(1, keepdim=True)
         return sure(starts + at)
@@ -114,7 +114,7 @@ class PerfectT5(T5):
 
 
 def perfect(kind):
-    model = small({PerfectBert: MaskedLM, PerfectGpt: Gpt, PerfectT5: T5}[kind])
+    model = small({PerfectBert: BothWays, PerfectGpt: Gpt, PerfectT5: T5}[kind])
     model.__class__ = kind
     return model
 
@@ -161,11 +161,11 @@ def test_a_constant_model_gets_the_share_of_its_piece(draw):
              if g.end - g.first == 1]  # fmt: skip
     piece = int(torch.stack(truth).mode().values)
 
-    class Constant(MaskedLM):
-        def forward(self, tokens, segments=None, keep=None):
+    class Constant(BothWays):
+        def forward(self, tokens):
             return sure(torch.full_like(tokens, piece))
 
-    model = small(MaskedLM)
+    model = small(BothWays)
     model.__class__ = Constant
     got = gaps.judge(test, gaps.fill(model, test, "at once"), (1,))
     assert got.exact == sum(int(x) == piece for x in truth) > 0
@@ -259,7 +259,7 @@ def test_reranking_changes_judged_single_gaps_only():
 
 
 def test_pieces_read_are_those_that_pass_through():
-    model, test = small(MaskedLM), gaps.usual_gaps(gaps.test_windows()[:2])
+    model, test = small(BothWays), gaps.usual_gaps(gaps.test_windows()[:2])
     with gaps.pieces_read(model) as seen:
         gaps.fill(model, test, "at once")
     assert seen == [2 * T]
@@ -445,8 +445,8 @@ def test_features_are_the_mean_of_the_last_layer(kind):
         hidden = model.encode(ids)
         assert torch.equal(model.decode(ids, hidden), model(ids, ids))
     else:  # one layer away from the model's own answer
-        hidden = model.bert(ids) if kind is MaskedLM else model.hidden(ids)
-        assert torch.equal(model.logits(hidden), model(ids))
+        hidden = model.hidden(ids)
+        assert torch.equal(model.output(hidden), model(ids))
     assert torch.allclose(found, hidden.mean(1), atol=1e-5)
 
 
@@ -507,21 +507,14 @@ def test_what_an_update_costs(bench, name, monkeypatch):
     model = recipe.model()
     found = bench.cost(bench.MODELS[name], [])
     how = {"batch": 32, "skip_blocked": False}
-    if name == "t5":
-        once = accounting.flops(model.config, tokens=26, source=115, **how)["total"]
-    elif name == "gpt":
-        once = accounting.flops(model.config, tokens=128, **how)["total"]
-    else:
-        once = accounting.flops(model.config, tokens=128, **how)["total"]
-        pooler, d = 128 * 128, 128
-        # Not the pooler, but a head for each piece: one layer and the word table.
-        once += 32 * 2 * (128 * (d * d + d * V) - pooler)
+    length = {"tokens": 26, "source": 115} if name == "t5" else {"tokens": 128}
+    once = accounting.flops(model.config, **length, **how)["total"]
     assert found["flops_per_update"] == 3 * once
-    idle = {"bert": 128 * 128 + 128, "gpt": 0, "t5": 0}
-    assert found["idle_weights"] == idle[name]
-    assert found["weights"] == accounting.parameters(model.config)["total"] + (
-        128 * 128 + 128 + 2 * 128 + V if name == "bert" else 0
-    )
+    more = 0
+    if name == "bert":  # distances in the place of positions, and frequencies
+        more = model.bias.table.weight.numel() - 128 * 128 + V
+    assert found["weights"] == accounting.parameters(model.config)["total"] + more
+    assert found["idle_weights"] == 0
     assert found["windows_read"] == recipe.steps * 32
     guesses = {"bert": (500, 720), "gpt": (32 * 127,) * 2, "t5": (32 * 26,) * 2}
     low, high = guesses[name]
@@ -544,7 +537,7 @@ def test_counting_alone_is_asked_the_same(bench, monkeypatch):
 
 @pytest.mark.slow
 def test_the_whole_table_of_tiny_models(bench, monkeypatch, tmp_path):
-    sizes = {"bert": MaskedLM, "gpt": Gpt, "t5": T5}
+    sizes = {"bert": BothWays, "gpt": Gpt, "t5": T5}
     tiny = {
         name: replace(
             RECIPES[name],

@@ -716,6 +716,19 @@ def test_removal_shows_what_each_piece_costs_then(site, open_page, heads, causal
     assert page.noise == []
 
 
+def test_later_layers_keep_their_numbers(site, open_page, causal):
+    later = dataclasses.replace(causal, first_layer=16)
+    widget = CausalHeads(later, layer=18, head=3)
+    assert widget.state["layer"] == 2
+    assert "L19·H4" in widget.alt and "L19·H4, closely" in widget.frame()
+    with pytest.raises(ValueError, match="layer must be one of 16 … 19, got 2"):
+        CausalHeads(later, layer=2)
+    page = open_page(site.url(site.write("causal-later", [widget])))
+    assert page.locator(".he-brief").inner_text().startswith("L19·H4: ")
+    assert page.get_by_role("button", name="Layer 17, head 1", exact=True).count() == 1
+    assert "ablate(model, 18, 3)" in page.locator(".he-lower").inner_text()
+
+
 def test_the_language_models_heads_fit_a_phone(site, open_page, heads):
     name = site.write("causal-phone", [heads])
     for width in (320, 360):

@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from deepdive.models.bert import MaskedLM
 from deepdive.models.gpt import Gpt
 from deepdive.models.t5 import T5
-from deepdive.recipes.austen import LENGTH
+from deepdive.recipes.austen import LENGTH, BothWays
 from deepdive.recipes.novels import NOVELS, VOCABULARY, Chapter, split, tokenizer
 
 EACH, TUNED = 200, 60  # windows of a novel to learn from, and to choose the penalty by
@@ -87,15 +86,13 @@ def mean_hidden(model: nn.Module, ids: Tensor) -> Tensor:
     Raises:
         TypeError: a model of another kind.
     """
-    if isinstance(model, MaskedLM):
-        read = model.bert
-    elif isinstance(model, Gpt):
+    if isinstance(model, BothWays | Gpt):
         read = model.hidden
     elif isinstance(model, T5):
         read = model.encode
     else:
         name = type(model).__name__
-        raise TypeError(f"model must be a MaskedLM, Gpt or T5, got {name}")
+        raise TypeError(f"model must be a BothWays, Gpt or T5, got {name}")
     return torch.cat([read(part).mean(1) for part in ids.split(ROWS)])
 
 

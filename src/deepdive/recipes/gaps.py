@@ -33,10 +33,9 @@ from deepdive.filling import (
     rerank,
     spans,
 )
-from deepdive.models.bert import MaskedLM
 from deepdive.models.gpt import Gpt
 from deepdive.models.t5 import T5
-from deepdive.recipes.austen import LENGTH
+from deepdive.recipes.austen import LENGTH, BothWays
 from deepdive.recipes.novels import END, MASK, SENTINELS, stream, tokenizer
 
 EDGE = 16  # pieces that stand on both sides of a gap that is judged, in its window
@@ -160,7 +159,7 @@ def ways(model: nn.Module) -> dict[str, Callable[..., Fillings]]:
     for kind, found in WAYS.items():
         if isinstance(model, kind):
             return found
-    raise TypeError(f"model must be a MaskedLM, Gpt or T5, got {type(model).__name__}")
+    raise TypeError(f"model must be a BothWays, Gpt or T5, got {type(model).__name__}")
 
 
 def fill(model: nn.Module, test: Gapped, way: str) -> Fillings:
@@ -186,11 +185,11 @@ def _cut_out(filled: Tensor, gone: Tensor) -> Fillings:
     ]
 
 
-def _at_once(model: MaskedLM, ids: Tensor, gone: Tensor) -> Fillings:
+def _at_once(model: BothWays, ids: Tensor, gone: Tensor) -> Fillings:
     return _cut_out(fill_at_once(model, ids, gone, tokenizer().id_of(MASK)), gone)
 
 
-def _surest_first(model: MaskedLM, ids: Tensor, gone: Tensor) -> Fillings:
+def _surest_first(model: BothWays, ids: Tensor, gone: Tensor) -> Fillings:
     return _cut_out(fill_surest_first(model, ids, gone, tokenizer().id_of(MASK)), gone)
 
 
@@ -229,7 +228,7 @@ def _told(model: T5, ids: Tensor, gone: Tensor) -> Fillings:
 
 
 WAYS = {
-    MaskedLM: {"at once": _at_once, "surest first": _surest_first},
+    BothWays: {"at once": _at_once, "surest first": _surest_first},
     Gpt: {"from left": _from_left},
     T5: {"free": _free, "told": _told},
 }

@@ -21,11 +21,10 @@ from torch import Tensor, nn
 
 from deepdive.decoding import CachedStep, sample
 from deepdive.decoding.sampling import Choices
-from deepdive.models.bert import MaskedLM
 from deepdive.models.gpt import Gpt
 from deepdive.models.t5 import T5
 from deepdive.objectives import Loss, bits_per_byte
-from deepdive.recipes.austen import LENGTH, LastHidden
+from deepdive.recipes.austen import LENGTH, BothWays, LastHidden
 from deepdive.recipes.novels import END, MASK, SENTINELS, byte_lengths, split, tokenizer
 
 PLACES = tuple(range(64, LENGTH, 9))  # 64, 73 … 127: the pieces that are asked for
@@ -44,12 +43,12 @@ def log_p_next(model: nn.Module, ids: Tensor, places: Sequence[int] = PLACES) ->
     Raises:
         TypeError: a model of another kind.
     """
-    kinds = {Gpt: _next_causal, MaskedLM: _next_masked, T5: _next_span}
+    kinds = {Gpt: _next_causal, BothWays: _next_masked, T5: _next_span}
     for kind, way in kinds.items():
         if isinstance(model, kind):
             rows = [way(model, part, places) for part in ids.split(ROWS)]
             return torch.cat(rows).log_softmax(-1)
-    raise TypeError(f"model must be a MaskedLM, Gpt or T5, got {type(model).__name__}")
+    raise TypeError(f"model must be a BothWays, Gpt or T5, got {type(model).__name__}")
 
 
 def _next_causal(model: Gpt, ids: Tensor, places: Sequence[int]) -> Tensor:
@@ -63,7 +62,7 @@ def _behind(ids: Tensor, place: int, piece: str) -> Tensor:
     return torch.cat([ids[:, :place], end], dim=1)
 
 
-def _next_masked(model: MaskedLM, ids: Tensor, places: Sequence[int]) -> Tensor:
+def _next_masked(model: BothWays, ids: Tensor, places: Sequence[int]) -> Tensor:
     texts = (_behind(ids, place, MASK) for place in places)
     return torch.stack([model(text)[:, -1] for text in texts], dim=1)
 
@@ -141,13 +140,13 @@ def go_on(
     how = {"choose": choose, "generator": generator}
     if isinstance(model, Gpt):
         step = CachedStep(model, model.new_caches())
-    elif isinstance(model, MaskedLM):
+    elif isinstance(model, BothWays):
         step = _Last(LastHidden(model, tokenizer().id_of(MASK)))
     elif isinstance(model, T5):
         return _write_span(model, text, most, how)
     else:
         name = type(model).__name__
-        raise TypeError(f"model must be a MaskedLM, Gpt or T5, got {name}")
+        raise TypeError(f"model must be a BothWays, Gpt or T5, got {name}")
     return sample(step, text, most, **how).rows()
 
 

@@ -12,8 +12,8 @@ vowel (1 main, 2 second, 0 none), not chosen by a layer of its own.
     three-tasks-<task>    a T5 of a third of that reads one
 
 An update of a small one costs about a third, so the three small ones together have the
-weights and the multiplications of the one, and have seen each task three times as often;
-after a third of their updates they have seen it as often.
+weights and the multiplications of the one, and have seen each task three times as
+often; after a third of their updates they have seen it as often.
 
 Taught in: book/09_t5.ipynb
 """
@@ -24,6 +24,7 @@ from functools import cache, partial
 
 import torch
 from torch import nn
+from torch.optim import Adafactor
 
 from deepdive import shelf
 from deepdive.configs import T5Config
@@ -39,7 +40,7 @@ from deepdive.models.t5 import T5
 from deepdive.objectives import Loss, label_smoothed
 from deepdive.recipes.recipe import Recipe, Symbols, Writing
 from deepdive.recipes.spelling import LONGEST, SHORTEST, SOUNDS, split
-from deepdive.training import adamw, inverse_sqrt
+from deepdive.training import inverse_sqrt
 
 TASKS = "pronounce", "spell", "stress"
 PAD, END = range(2)
@@ -54,7 +55,7 @@ SYMBOLS = Symbols(
     ],
     between=" ",
 )
-BATCH, SMOOTHING, WARMUP, STEPS = 128, 0.1, 300, 4_000
+BATCH, SMOOTHING, WARMUP, STEPS = 128, 0.1, 300, 4_500
 WATCHED, MOST = 500, 26  # words by which a training is watched; symbols written at most
 LARGE = T5Config(
     len(SYMBOLS), d_model=128, n_layers=2, n_heads=4, head_dim=32, d_ff=524
@@ -219,7 +220,7 @@ def recipe(
         model=model,
         batches=partial(batches, tasks=tasks),
         loss=loss,
-        optimiser=lambda model: adamw(model, lr, weight_decay=0.0, betas=(0.9, 0.98)),
+        optimiser=lambda model: Adafactor(model.parameters(), lr=lr),
         schedule=lambda steps: inverse_sqrt(min(WARMUP, steps)),
         evaluate=partial(evaluate, tasks=tasks),
         write=write,
@@ -234,7 +235,7 @@ TOGETHER = recipe(
     "T5 in small, 2 + 2 layers of 128: pronounces, spells and stresses by prefix",
     "",
     model=lambda: T5(LARGE),
-    lr=4e-3,
+    lr=2e-2,
     tasks=TASKS,
 )
 ALONE = tuple(
@@ -243,7 +244,7 @@ ALONE = tuple(
         f"T5 of a third of the size, 2 + 2 layers of 80: {task} only",
         "",
         model=lambda: T5(SMALL),
-        lr=4e-3,
+        lr=2e-2,
         tasks=(task,),
     )
     for task in TASKS

@@ -425,8 +425,8 @@ def _describe_causal(maps: CausalMaps, layer: int, head: int, text: int) -> str:
     return (
         f"Attention maps of {effect.numel()} heads on “{maps.texts[text]}”, hatched "
         f"above the diagonal, and two scatter plots of how sharp each map is against "
-        f"how much the loss rises without the head. {_named(maps, layer, head)} is number "
-        f"{int(ranks[layer, head])} of {effect.numel()}: "
+        f"how much the loss rises without the head. {_named(maps, layer, head)} is "
+        f"number {int(ranks[layer, head])} of {effect.numel()}: "
         f"{signed(float(effect[layer, head]), 3)} nats a piece."
     )
 
