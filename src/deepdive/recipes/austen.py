@@ -321,10 +321,7 @@ def _ids(text: str, longest: int) -> list[int]:
 class LastHidden:
     """A step for a model that only fills gaps: a hidden piece is put behind the text.
 
-        step(ids) → logits of the piece behind everything given so far
-
-    Shapes:
-        ids (B, T) → (B, 1, V)
+        logits of the piece behind everything given so far
 
     Args:
         model: ids (B, T) → logits (B, T, V).
@@ -339,6 +336,17 @@ class LastHidden:
         self.ids: Tensor | None = None
 
     def __call__(self, ids: Tensor) -> Tensor:
+        """What may come after each of some new pieces: (B, T) → (B, T, V)."""
+        return torch.cat([self.last(piece) for piece in ids.split(1, dim=1)], dim=1)
+
+    def last(self, ids: Tensor, count: int = 1) -> Tensor:
+        """What may come after all of them: (B, T) → (B, 1, V).
+
+        Raises:
+            ValueError: count is not 1: a reading answers for one place.
+        """
+        if count != 1:
+            raise ValueError(f"one reading answers for 1 place, not for {count}")
         self.ids = ids if self.ids is None else torch.cat([self.ids, ids], dim=1)
         hidden = self.ids.new_full((len(self.ids), 1), self.mask)
         text = torch.cat([self.ids, hidden], dim=1)[:, -self.window :]
