@@ -87,6 +87,7 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "cache.Cache": "abstract; its methods are called through GrowingCache",
     "data.PairBatch": "what PairBatches gives back",
     "data.read_pronunciations": "reads a file: test_data",
+    "data.seeded": "any numbers",
     "data.without_stress": "any words",
     "decoding.beam.Found": "what beam_search gives back",
     "decoding.generate.Generated": "what sample gives back",

@@ -154,6 +154,18 @@ def test_a_model_that_does_not_end_in_time_is_wrong_unless_told():
     assert told.exact == told.gaps
 
 
+def test_a_model_that_is_told_the_length_cannot_end_before():
+    class Ends(PerfectT5):
+        def after(self, src, told):
+            return MARKS[1]
+
+    model, test = small(T5), windows(gaps.usual_gaps)
+    model.__class__ = Ends
+    found = gaps.fill(model, test, "told")
+    assert gaps.judge(test, found, range(1, T)).length == len(gaps.judged(test.gone))
+    assert min(id for row in found for gap in row for id in gap) > max(MARKS)
+
+
 @pytest.mark.parametrize("draw", [gaps.one_gap, gaps.usual_gaps])
 def test_a_constant_model_gets_the_share_of_its_piece(draw):
     test = draw(gaps.test_windows()[:100])

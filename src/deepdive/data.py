@@ -248,7 +248,7 @@ def seeded(*numbers: int) -> torch.Generator:
         Torch's keeps 32 bits of a seed, so the tuple is hashed into as many.
 
     >>> int(torch.randint(100, (), generator=seeded(0, 7)))
-    0
+    57
 
     Taught in: book/08_gpt.ipynb
     """

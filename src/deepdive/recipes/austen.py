@@ -219,7 +219,11 @@ def masked_loss(model: nn.Module, batch: Cloze) -> Loss:
 
 
 def causal_loss(model: nn.Module, batch: Tensor) -> Loss:
-    """Which piece comes next, at every place?"""
+    """Which piece comes next, at every place?
+
+    Shapes:
+        batch (B, T) → `Loss` over B·(T − 1) guesses
+    """
     return causal_lm(model(batch), batch)
 
 

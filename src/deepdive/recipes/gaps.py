@@ -36,7 +36,7 @@ from deepdive.filling import (
 from deepdive.models.gpt import Gpt
 from deepdive.models.t5 import T5
 from deepdive.recipes.austen import LENGTH, BothWays
-from deepdive.recipes.novels import END, MASK, SENTINELS, stream, tokenizer
+from deepdive.recipes.novels import END, MASK, SENTINELS, SPECIAL, stream, tokenizer
 
 EDGE = 16  # pieces that stand on both sides of a gap that is judged, in its window
 CANDIDATES, FOLLOWING = 32, 16  # tried for a gap, and pieces behind it that decide
@@ -220,7 +220,7 @@ def _free(model: T5, ids: Tensor, gone: Tensor) -> Fillings:
 @torch.no_grad()
 def _told(model: T5, ids: Tensor, gone: Tensor) -> Fillings:
     inputs, targets = _named(ids, gone)
-    asked, banned = targets < 0, (tokenizer().id_of(END), *sentinels())
+    asked, banned = targets < 0, [tokenizer().id_of(piece) for piece in SPECIAL]
     step = CachedStep(model.decode, model.new_caches(), memory=model.encode(inputs))
     filled = fill_from_left(step, targets.masked_fill(asked, 0), asked, banned)
     marks = sentinels()[: len(spans(gone[0]))]
