@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from deepdive import accounting
 from deepdive.configs import GptConfig, T5Config
 from deepdive.decoding import CachedStep, greedy, temperature
+from deepdive.filling import Ranked
 from deepdive.models.gpt import Gpt
 from deepdive.models.t5 import T5
 from deepdive.recipes import (
@@ -208,10 +209,12 @@ def test_judged_gaps_keep_their_distance_from_the_edges():
     assert len(gaps.judged(one.gone)) == len(one.ids)
     places = one.gone.nonzero()[:, 1]
     assert places.min() == gaps.EDGE and places.max() == T - gaps.EDGE - 1
-    gone = torch.zeros(1, T, dtype=torch.bool)
+    gone = torch.zeros(2, T, dtype=torch.bool)
     gone[0, [15, 17, 18, 100, 111, 113]] = True
+    gone[1, [16, 110, 111, 112]] = True
     found = [tuple(gap) for gap in gaps.judged(gone)]
-    assert found == [(0, 1, 17, 19), (0, 2, 100, 101), (0, 3, 111, 112)]
+    expected = [(0, 1, 17, 19), (0, 2, 100, 101), (0, 3, 111, 112), (1, 0, 16, 17)]
+    assert found == expected
 
 
 def test_fillings_are_compared_place_by_place():
@@ -224,6 +227,7 @@ def test_fillings_are_compared_place_by_place():
         ([a, b, [ids[0, 60]]], (2, 2, 5, 5, 2)),
         ([a[:2], [0, b[1]], []], (2, 0, 5, 3, 1)),
         ([[0, *a[:2]], [*b, 7], []], (2, 0, 5, 2, 1)),
+        ([a[::-1], b[::-1], []], (2, 0, 5, 1, 2)),
         ([[], [], []], (2, 0, 5, 0, 0)),
     ):
         assert gaps.judge(test, [fillings], (2, 3)) == expected
@@ -268,6 +272,27 @@ def test_reranking_changes_judged_single_gaps_only():
               if g.end - g.first == 1}  # fmt: skip
     differ = {(w, n) for w in range(8) for n in range(6) if after[w][n] != before[w][n]}
     assert differ and differ <= single
+
+
+def test_what_follows_ends_at_the_next_gap(monkeypatch):
+    model, test = small(Gpt), gaps.usual_gaps(gaps.test_windows()[:8])
+    followed = []
+
+    def rank(step, before, after, candidates):
+        followed.append((len(before), after.tolist()))
+        return Ranked(torch.tensor([FIRST]), torch.zeros(1))
+
+    monkeypatch.setattr(gaps, "rerank", rank)
+    gaps.rerank_single(model, test, gaps.fill(model, test, "from left"))
+    single = [gap for gap in gaps.judged(test.gone) if gap.end - gap.first == 1]
+    lengths = set()
+    for (place, after), (window, _, first, end) in zip(followed, single, strict=True):
+        there = ~test.gone[window, end:]
+        assert place == first and there[: len(after)].all()
+        assert after == test.ids[window, end : end + len(after)].tolist()
+        assert len(after) == gaps.FOLLOWING or not there[len(after)]
+        lengths.add(len(after))
+    assert len(lengths) > 3
 
 
 def test_pieces_read_are_those_that_pass_through():
