@@ -6,8 +6,8 @@
 
 `train` runs what RUNS lists, or one of it, each from where it stopped, in
 runs/three_tasks/. `measure` starts when all of these have ended: it judges them on
-words that no model has seen and by which nothing was chosen, counts multiplications, and
-writes benchmarks/results/three_tasks.json, then weights/.
+words that no model has seen and by which nothing was chosen, counts multiplications,
+and writes benchmarks/results/three_tasks.json, then weights/.
 """
 
 import json

@@ -404,7 +404,7 @@ def write_spans(model: nn.Module, text: str) -> Writing:
 MASKED = recipe(
     "austen-bert",
     "BERT's question for 4 layers of 128: fill gaps in Jane Austen's novels",
-    "",
+    "53 % of single hidden pieces right; 23 minutes of one x86 thread",
     lr=4e-3,
     model=lambda: BothWays(GPT),
     batches=lambda seed: Hidden(windows("train", seed), seed),
@@ -415,7 +415,7 @@ MASKED = recipe(
 CAUSAL = recipe(
     "austen-gpt",
     "GPT-2 in small, 4 layers of 128, goes on writing in the manner of Jane Austen",
-    "",
+    "1.46 bits per byte, 36 % of next pieces right; 21 minutes of one x86 thread",
     lr=4e-3,
     model=lambda: Gpt(GPT),
     batches=lambda seed: windows("train", seed),
@@ -426,7 +426,7 @@ CAUSAL = recipe(
 SPANS = recipe(
     "austen-t5",
     "T5 in small, 2 + 2 layers of 128, fills gaps of any length in the same novels",
-    "",
+    "21 % of dropped pieces right; 25 minutes of one x86 thread",
     lr=2e-2,
     optimiser=lambda model: Adafactor(model.parameters(), lr=2e-2),
     steps=2 * STEPS,
@@ -444,6 +444,7 @@ def hidden_otherwise(name: str, how: str, masked: float, swapped: float) -> Reci
         MASKED,
         name=f"austen-bert-{name}",
         what=f"austen-bert, shorter, {how}",
+        expect="7 minutes of one x86 thread; benchmarks/masking.py compares them",
         steps=SHORT,
         batches=lambda seed: Hidden(
             windows("train", seed), seed, masked=masked, swapped=swapped

@@ -233,7 +233,7 @@ def recipe(
 TOGETHER = recipe(
     "three-tasks",
     "T5 in small, 2 + 2 layers of 128: pronounces, spells and stresses by prefix",
-    "",
+    "10 minutes of one x86 thread; benchmarks/three_tasks.py says how well",
     model=lambda: T5(LARGE),
     lr=2e-2,
     tasks=TASKS,
@@ -242,7 +242,7 @@ ALONE = tuple(
     recipe(
         f"three-tasks-{task}",
         f"T5 of a third of the size, 2 + 2 layers of 80: {task} only",
-        "",
+        "5 minutes of one x86 thread; benchmarks/three_tasks.py says how well",
         model=lambda: T5(SMALL),
         lr=2e-2,
         tasks=(task,),
