@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Does it matter how BERT hides a piece? Four ways to hide, judged on three texts.
 
-The small BERT of `deepdive.recipes.austen` was trained with the paper's 80/10/10 and in
-three other ways, 1,000 updates, two seeds each. Every model reads the chapters of the
-test in windows, three times:
+The small masked model of `deepdive.recipes.austen` was trained with the paper's
+80/10/10 and in three other ways, 1,000 updates, two seeds each. Every model reads the
+chapters of the test in windows, three times:
 
 - hidden: 15 % of the pieces are [MASK]. How many does it name?
 - plain: nothing is hidden. Does it name the piece that stands before its eyes, and how
@@ -32,6 +32,7 @@ from deepdive.objectives import IGNORED, masked_lm_batch
 from deepdive.recipes import RECIPES, load_run
 from deepdive.recipes.austen import BATCH, LENGTH, SHORT
 from deepdive.recipes.novels import MASK, SPECIAL, VOCABULARY, stream, tokenizer
+from deepdive.recipes.runs import read_claim
 
 WAYS = {  # recipe → shares hidden, left as they are, swapped
     "austen-bert": "80/10/10",
@@ -49,7 +50,6 @@ DRAW = 2018  # the seed by which the test's pieces are chosen, for all models th
 SHARED = {
     "about": "four ways of hiding pieces from a small BERT",
     "shares": "hidden/left as they are/swapped, of the 15 % that are asked",
-    "steps": SHORT,
     "texts": TEXTS,
     "draw": DRAW,
 }
@@ -64,6 +64,11 @@ def main() -> None:
         if not (place / "result.json").is_file():
             print(f"{place.name} has not been trained yet", flush=True)
             continue
+        steps = read_claim(place)["steps"]
+        if steps != kept.shared["steps"]:
+            print(f"{place.name} was trained for {steps} updates, not", end=" ")
+            print(f"{kept.shared['steps']}: it is left out", flush=True)
+            continue
         recipe, model = load_run(place, RECIPES)
         found = settings | {"shares": WAYS[recipe.name]} | measure(model)
         kept.add(found)
@@ -75,11 +80,13 @@ def prepare(arguments: list[str] | None = None) -> tuple[Record, list[dict], Pat
     parser = options(__doc__, RESULTS / "masking.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=SHORT_SEEDS)
     parser.add_argument("--runs", type=Path, default=RUNS_FOLDER, help="trained models")
+    parser.add_argument("--steps", type=int, default=SHORT, help="updates of each")
     chosen = parser.parse_args(arguments)
-    made_by = command("masking", parser, chosen, "seeds")
+    made_by = command("masking", parser, chosen, "seeds", "steps")
     grid = product(WAYS, chosen.seeds)
     plan = [dict(zip(KEYS, values, strict=True)) for values in grid]
-    kept = Record(chosen.out, SHARED, KEYS, place, made_by, chosen.fresh)
+    shared = SHARED | {"steps": chosen.steps}
+    kept = Record(chosen.out, shared, KEYS, place, made_by, chosen.fresh)
     return kept, plan, chosen.runs
 
 

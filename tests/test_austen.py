@@ -97,8 +97,8 @@ def test_no_batch_holds_a_held_out_page(monkeypatch):
     for name in NAMES:
         RECIPES[name].batches(0)(0)
     assert set(asked) == {"train"}
-    a.watched.cache_clear()
-    a.watched()
+    a.dev_windows.cache_clear()
+    a.dev_windows()
     assert asked[-1] == "dev"
 
 
@@ -193,7 +193,7 @@ class Oracle(nn.Module):
 
 
 def test_the_judges_know_right_from_wrong():
-    ids = a.watched()
+    ids = a.dev_windows()
     after = torch.cat([ids[:, 1:], ids[:, :1]], dim=1)
     dropped = a.Dropped(lambda number: ids, seed=0)(0)
     for judge, answers in (

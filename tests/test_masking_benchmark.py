@@ -89,19 +89,23 @@ def test_only_what_has_been_trained_is_measured(masking, tmp_path, monkeypatch, 
     out, runs = tmp_path / "masking.json", tmp_path / "runs"
     run_recipe(RECIPES["austen-bert"], runs / "austen-bert-seed-11", 1, 11,
                progress=False)  # fmt: skip
+    (runs / "austen-bert-seed-10").mkdir()
+    for name in ("recipe.json", "result.json", "model.safetensors"):
+        whole = runs / "austen-bert-seed-11" / name
+        (runs / "austen-bert-seed-10" / name).write_bytes(whole.read_bytes())
+    claim = runs / "austen-bert-seed-10" / "recipe.json"
+    text = claim.read_text(encoding="utf-8")
+    claim.write_text(text.replace('"steps": 1,', '"steps": 7,'), encoding="utf-8")
     monkeypatch.setattr(masking, "measure", lambda model: {"training": model.training})
-    monkeypatch.setattr(
-        sys, "argv", ["masking.py", "--out", str(out), "--runs", str(runs)]
-    )
+    words = f"masking.py --steps 1 --out {out} --runs {runs}"
+    monkeypatch.setattr(sys, "argv", words.split())
     masking.main()
     said = capsys.readouterr().out
-    assert said.count("has not been trained yet") == 7
+    assert said.count("has not been trained yet") == 6
+    assert "seed-10 was trained for 7 updates, not 1" in said
     (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
-    assert (run["recipe"], run["seed"], run["shares"]) == (
-        "austen-bert",
-        11,
-        "80/10/10",
-    )
+    names = "recipe", "seed", "shares"
+    assert [run[name] for name in names] == ["austen-bert", 11, "80/10/10"]
     assert run["training"] is False
 
 

@@ -46,6 +46,7 @@ def interrupting(recipe, after):
 
     if isinstance(recipe.loss, partial):  # a run is known by its loss, too
         return replace(recipe, loss=partial(loss, **recipe.loss.keywords))
+    loss.__name__ = recipe.loss.__name__
     return replace(recipe, loss=loss)
 
 
@@ -167,8 +168,9 @@ def test_an_untrained_model_can_be_judged_and_can_write(name):
     step, prompt, stop, decode = recipe.write(model, "")
     ids = [int(i) for i in stream(step, prompt, 5, stop=stop)]
     assert isinstance(decode(ids), str)
-    with pytest.raises(ValueError, match="not in the vocabulary"):
-        recipe.write(model, "café")
+    if not name.startswith("austen"):  # their pieces are bytes: any text can be cut
+        with pytest.raises(ValueError, match="not in the vocabulary|must begin with"):
+            recipe.write(model, "café")
 
 
 def test_symbols():
@@ -276,7 +278,8 @@ def test_agreement_is_a_half_for_one_who_always_says_the_same():
 # What the recipes promise
 
 
-SHORT = [name for name in RECIPES if not name.startswith("g2p")]  # the others: hours
+LONG = "g2p", "austen", "three-tasks"  # minutes to an hour each
+SHORT = [name for name in RECIPES if not name.startswith(LONG)]
 
 
 @pytest.mark.slow

@@ -235,7 +235,7 @@ def span_loss(model: nn.Module, batch: Spans) -> Loss:
 
 
 @cache
-def watched() -> Tensor:
+def dev_windows() -> Tensor:
     """Windows of the chapters that watch, spread over them: (128, 128)."""
     ids = stream("dev")
     rows = ids[: len(ids) // LENGTH * LENGTH].view(-1, LENGTH)
@@ -246,7 +246,7 @@ def watched() -> Tensor:
 def judge_masked(model: nn.Module) -> dict[str, float]:
     """Loss and share of right guesses where every chosen piece is hidden."""
     device = next(model.parameters()).device
-    batch = Hidden(lambda number: watched(), seed=0, masked=1.0, swapped=0.0)(0)
+    batch = Hidden(lambda number: dev_windows(), seed=0, masked=1.0, swapped=0.0)(0)
     logits = model(batch.inputs.to(device)).cpu()
     asked = batch.labels != IGNORED
     right = logits.argmax(-1)[asked] == batch.labels[asked]
@@ -258,7 +258,7 @@ def judge_masked(model: nn.Module) -> dict[str, float]:
 def judge_causal(model: nn.Module) -> dict[str, float]:
     """Bits that the next pieces cost, for each byte of their text; right guesses."""
     device = next(model.parameters()).device
-    ids = watched()
+    ids = dev_windows()
     logits = model(ids.to(device)).cpu()
     loss = causal_lm(logits, ids)
     n_bytes = int(byte_lengths()[ids[:, 1:]].sum())
@@ -274,7 +274,7 @@ def judge_causal(model: nn.Module) -> dict[str, float]:
 def judge_spans(model: nn.Module) -> dict[str, float]:
     """Loss and right guesses for the dropped pieces, those before them being given."""
     device = next(model.parameters()).device
-    batch = Dropped(lambda number: watched(), seed=0)(0)
+    batch = Dropped(lambda number: dev_windows(), seed=0)(0)
     read = seq2seq_shift(batch.targets, tokenizer().id_of(END))
     logits = model(batch.inputs.to(device), read.to(device)).cpu()
     marks = torch.tensor([tokenizer().id_of(piece) for piece in SENTINELS])

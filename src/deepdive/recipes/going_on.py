@@ -141,26 +141,13 @@ def go_on(
     if isinstance(model, Gpt):
         step = CachedStep(model, model.new_caches())
     elif isinstance(model, BothWays):
-        step = _Last(LastHidden(model, tokenizer().id_of(MASK)))
+        step = LastHidden(model, tokenizer().id_of(MASK))
     elif isinstance(model, T5):
         return _write_span(model, text, most, how)
     else:
         name = type(model).__name__
         raise TypeError(f"model must be a BothWays, Gpt or T5, got {name}")
     return sample(step, text, most, **how).rows()
-
-
-class _Last:
-    """A step that answers for the last piece only, said so."""
-
-    def __init__(self, step: LastHidden):
-        self.step = step
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        raise TypeError("only `last` is known")
-
-    def last(self, ids: Tensor, count: int = 1) -> Tensor:
-        return self.step(ids)
 
 
 def _write_span(model: T5, text: Tensor, most: int, how: dict) -> list[list[int]]:
