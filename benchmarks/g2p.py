@@ -28,12 +28,13 @@ from pathlib import Path
 import torch
 from record import write
 from torch.utils.flop_counter import FlopCounterMode
+from trainings import chosen, ended
 
 from deepdive.attention import record
 from deepdive.commands.bench import machine
 from deepdive.dependence import longest_chain
 from deepdive.halves import EncoderDecoder
-from deepdive.recipes import RECIPES, load_run, publish, run_recipe
+from deepdive.recipes import RECIPES, load_run, publish
 from deepdive.recipes.g2p import BATCH, BETAS, batches
 from deepdive.recipes.spelling import count_errors, has_relative, spell, split
 from deepdive.training import adamw, read_log
@@ -65,16 +66,13 @@ def trial(name: str, rate: float) -> Path:
     return RUNS_FOLDER / f"tune-{name}-{rate:g}"
 
 
-def tune(chosen: Iterable[tuple[str, float]]) -> None:
+def tune(trials: Iterable[tuple[str, float]]) -> None:
     """Try a learning rate for a while, from a seed that no run has."""
-    torch.set_num_threads(1)
-    for name, rate in chosen:
-        place = trial(name, rate)
+    for name, rate in trials:
         adam = partial(adamw, lr=rate, weight_decay=0.0, betas=BETAS)
         tried = replace(RECIPES[name], optimiser=adam)
-        if not (place / "result.json").is_file():
-            run_recipe(tried, place, steps=TRIED, seed=TUNE_SEED, progress=False)
-        print(name, rate, (place / "result.json").read_text(), flush=True)
+        result = ended(tried, trial(name, rate), TUNE_SEED, TRIED)
+        print(name, rate, result, flush=True)
 
 
 def tried_rates(name: str) -> dict[str, dict]:
@@ -85,14 +83,11 @@ def tried_rates(name: str) -> dict[str, dict]:
     }
 
 
-def train(chosen: Iterable[tuple[str, int, int | None]]) -> None:
+def train(runs: Iterable[tuple[str, int, int | None]]) -> None:
     """Run each to its end, from where it stopped, in one thread."""
-    torch.set_num_threads(1)
-    for name, seed, steps in chosen:
-        place = folder(name, seed)
-        if not (place / "result.json").is_file():
-            run_recipe(RECIPES[name], place, steps=steps, seed=seed, progress=False)
-        print(name, seed, (place / "result.json").read_text(), flush=True)
+    for name, seed, steps in runs:
+        result = ended(RECIPES[name], folder(name, seed), seed, steps)
+        print(name, seed, result, flush=True)
 
 
 def curve(place: Path) -> list[dict]:
@@ -253,10 +248,9 @@ if __name__ == "__main__":
         measure()
     elif sys.argv[1:2] in (["train"], ["tune"]):
         work, wanted = sys.argv[1], sys.argv[2:]
-        every = RUNS if work == "train" else list(product(MODELS, RATES))
-        chosen = [r for r in every if not wanted or wanted == [r[0], f"{r[1]:g}"]]
-        if not chosen:
-            sys.exit(f"{wanted} is none of {[(r[0], r[1]) for r in every]}")
-        {"train": train, "tune": tune}[work](chosen)
+        if work == "train":
+            train(chosen(RUNS, wanted))
+        else:
+            tune(chosen(list(product(MODELS, RATES)), wanted))
     else:
         sys.exit(__doc__)

@@ -16,13 +16,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 from record import write
 from torch.utils.flop_counter import FlopCounterMode
+from trainings import chosen, ended
 
 from deepdive.attention import record
 from deepdive.commands.bench import machine
-from deepdive.recipes import RECIPES, load_run, publish, run_recipe
+from deepdive.recipes import RECIPES, load_run, publish
 from deepdive.recipes.spelling import split
 from deepdive.recipes.three_tasks import BATCH, STEPS, TASKS, exact
 from deepdive.training import read_log
@@ -42,14 +42,11 @@ def folder(name: str, seed: int) -> Path:
     return RUNS_FOLDER / f"{name}-seed-{seed}"
 
 
-def train(chosen: Iterable[tuple[str, int]]) -> None:
+def train(runs: Iterable[tuple[str, int]]) -> None:
     """Run each to its end, from where it stopped, in one thread."""
-    torch.set_num_threads(1)
-    for name, seed in chosen:
-        place = folder(name, seed)
-        if not (place / "result.json").is_file():
-            run_recipe(RECIPES[name], place, seed=seed, progress=False)
-        print(name, seed, (place / "result.json").read_text(), flush=True)
+    for name, seed in runs:
+        result = ended(RECIPES[name], folder(name, seed), seed)
+        print(name, seed, result, flush=True)
 
 
 def judge(name: str, seed: int, tasks: Iterable[str]) -> dict[str, float]:
@@ -131,10 +128,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["measure"]:
         measure()
     elif sys.argv[1:2] == ["train"]:
-        wanted = sys.argv[2:]
-        chosen = [r for r in RUNS if not wanted or wanted == [r[0], str(r[1])]]
-        if not chosen:
-            sys.exit(f"{wanted} is none of {RUNS}")
-        train(chosen)
+        train(chosen(RUNS, sys.argv[2:]))
     else:
         sys.exit(__doc__)

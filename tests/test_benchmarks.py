@@ -19,7 +19,7 @@ from deepdive.recipes import g2p as recipes
 from deepdive.recipes.spelling import Errors, pronunciations, split
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
-SHARED = [FOLDER / "record.py"]  # what the scripts import
+SHARED = [FOLDER / "record.py", FOLDER / "trainings.py"]  # what the scripts import
 SCRIPTS = sorted(set(FOLDER.glob("*.py")) - set(SHARED))
 KEEPING = ("fading", "norm_order", "positions")  # a record, run by run
 
@@ -37,7 +37,8 @@ def load(monkeypatch):
         return module
 
     yield imported
-    sys.modules.pop("record", None)
+    for shared in SHARED:
+        sys.modules.pop(shared.stem, None)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -149,6 +150,40 @@ def test_a_write_that_fails_leaves_the_old_file(load, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         record.write(out, "“2”")
     assert out.read_bytes() == "“1”".encode()
+
+
+# trainings of hours
+
+
+def test_a_run_is_made_once_from_where_it_stopped(load, tmp_path, monkeypatch):
+    trainings, made = load("trainings"), []
+
+    def run(recipe, place, **how):
+        made.append((recipe, place, how))
+        place.mkdir()
+        (place / "result.json").write_text("“1”", encoding="utf-8")
+
+    used = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    monkeypatch.setattr(trainings, "run_recipe", run)
+    asked = "the recipe", tmp_path / "run", 3, 70
+    assert [trainings.ended(*asked) for _ in range(2)] == ["“1”", "“1”"]
+    how = {"seed": 3, "steps": 70, "progress": False}
+    assert made == [("the recipe", tmp_path / "run", how)]
+    assert set(used) == {1}
+
+
+@pytest.mark.parametrize("script", ["austen", "g2p", "three_tasks"])
+def test_a_command_line_names_one_run_or_all(script, load):
+    chosen, runs = load("trainings").chosen, load(script).RUNS
+    assert chosen(runs, []) == runs
+    for name, seed, *_ in runs:
+        found = chosen(runs, [name, str(seed)])
+        assert found and all(run[:2] == (name, seed) for run in found)
+    assert chosen([("a", 1e-3), ("a", 8e-3)], ["a", "0.008"]) == [("a", 8e-3)]
+    for wrong in (["a", "7"], [runs[0][0]], [runs[0][0], "x"]):
+        with pytest.raises(SystemExit, match="is none of"):
+            chosen(runs, wrong)
 
 
 # g2p: the race of chapter 6

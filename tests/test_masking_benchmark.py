@@ -25,7 +25,7 @@ def masking(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module
-    for name in ("record", "austen"):
+    for name in ("record", "trainings", "austen"):
         sys.modules.pop(name, None)
 
 

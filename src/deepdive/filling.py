@@ -94,9 +94,7 @@ def fill_at_once(
     >>> fill_at_once(lambda ids: knows, torch.tensor([[4, 0, 6]]), gone, mask_id=8)
     tensor([[4, 5, 6]])
     """
-    _check_gaps(ids, gone)
-    check_whole("mask_id", mask_id, least=0)
-    logits = _read(model, ids.masked_fill(gone, mask_id))
+    logits = _read(model, _masked(ids, gone, mask_id))
     return torch.where(gone, logits.argmax(-1), ids)
 
 
@@ -116,9 +114,7 @@ def fill_surest_first(
     Raises:
         TypeError, ValueError: as `fill_at_once`.
     """
-    _check_gaps(ids, gone)
-    check_whole("mask_id", mask_id, least=0)
-    filled, left = ids.masked_fill(gone, mask_id), gone.clone()
+    filled, left = _masked(ids, gone, mask_id), gone.clone()
     while left.any():
         rows = left.any(1).nonzero().flatten()
         sure, guess = _read(model, filled[rows]).softmax(-1).max(-1)  # (rows, T)
@@ -126,6 +122,13 @@ def fill_surest_first(
         filled[rows, place] = guess[torch.arange(len(rows)), place]
         left[rows, place] = False
     return filled
+
+
+def _masked(ids: Tensor, gone: Tensor, mask_id: int) -> Tensor:
+    """The text with a mask for each piece that is gone."""
+    _check_gaps(ids, gone)
+    check_whole("mask_id", mask_id, least=0)
+    return ids.masked_fill(gone, mask_id)
 
 
 # ── Causal ───────────────────────────────────────────────────────────────────────────

