@@ -2,7 +2,7 @@
 """Does it matter how BERT hides a piece? Four ways to hide, judged on three texts.
 
 The small masked model of `deepdive.recipes.austen` was trained with the paper's
-80/10/10 and in three other ways, 1,000 updates, two seeds each. Every model reads the
+80/10/10 and in three other ways, 500 updates, two seeds each. Every model reads the
 chapters of the test in windows, three times:
 
 - hidden: 15 % of the pieces are [MASK]. How many does it name?

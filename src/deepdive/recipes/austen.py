@@ -59,7 +59,7 @@ from deepdive.recipes.recipe import Recipe, Writing
 from deepdive.training import adamw, cosine
 
 LENGTH, BATCH = 128, 32  # pieces of a window, windows of an update
-STEPS, SHORT, WARMUP = 3_000, 1_000, 100
+STEPS, SHORT, WARMUP = 3_000, 500, 100
 OPENING = "It is a truth universally acknowledged, that"
 WATCH = 128  # windows by which a training is watched
 SIZES = {"vocab_size": VOCABULARY, "d_model": 128, "n_heads": 4}
@@ -444,7 +444,7 @@ def hidden_otherwise(name: str, how: str, masked: float, swapped: float) -> Reci
         MASKED,
         name=f"austen-bert-{name}",
         what=f"austen-bert, shorter, {how}",
-        expect="7 minutes of one x86 thread; benchmarks/masking.py compares them",
+        expect="4 minutes of one x86 thread; benchmarks/masking.py compares them",
         steps=SHORT,
         batches=lambda seed: Hidden(
             windows("train", seed), seed, masked=masked, swapped=swapped
