@@ -2,7 +2,7 @@
 """Does a small BERT, built as published, find its neighbours early? Two are compared.
 
 `published` is BERT's own design in small: norms behind the sums, a learned vector for
-each place, BERT's head. `near` is `deepdive.recipes.austen.BothWays`: norms in front, a
+each place, BERT's head. `near` is `deepdive.recipes.austen.both_ways`: norms in front, a
 bias for distance that begins by preferring near places. Both get the same windows with
 the same pieces hidden, AdamW, and the recipe's warm-up and cosine, stopped early. Every
 50 updates they fill the gaps of the chapters that watch. `counted` is what a gap costs
@@ -21,12 +21,11 @@ from deepdive.configs import BertConfig
 from deepdive.models.bert import MaskedLM
 from deepdive.objectives import IGNORED
 from deepdive.recipes.austen import (
-    GPT,
     SIZES,
     STEPS,
     WARMUP,
-    BothWays,
     Hidden,
+    both_ways,
     dev_windows,
     judge_masked,
     log_frequencies,
@@ -37,7 +36,7 @@ from deepdive.training import adamw, cosine, fit
 
 UPDATES, EVERY, SEED = 500, 50, 20
 BERT = BertConfig(**SIZES, n_layers=4, d_ff=512, max_seq_len=128, n_segments=1)
-BUILT = {"published": lambda: MaskedLM(BERT), "near": lambda: BothWays(GPT)}
+BUILT = {"published": lambda: MaskedLM(BERT), "near": both_ways}
 PLAN = [("published", 1e-3), ("published", 4e-3), ("near", 4e-3)]
 KEYS = ("built", "rate")
 JUDGED = ("dev_loss", "accuracy")  # of the gaps of the chapters that watch

@@ -16,6 +16,7 @@ from deepdive.attention import MultiHeadAttention, split_heads
 from deepdive.feedforward import FeedForward
 from deepdive.kernels import equation
 from deepdive.masks import Causal
+from deepdive.palette import cividis
 
 WORDS = ["cats", "chase", "mice"]
 DIAGRAMS = sorted((Path(figures.__file__).parent / "diagrams").glob("*.svg"))
@@ -215,6 +216,9 @@ def line_figure(alt):
     return figures.finish(fig, alt, "Two lines.")
 
 
+SHADES = {"#fff", "#ffffff", "#000000", *(cividis(i / 2000) for i in range(2001))}
+
+
 def test_a_figure_speaks_and_follows_the_theme():
     bundle = line_figure(
         'Line chart of "scores": q grows & k falls.'
@@ -230,6 +234,18 @@ def test_a_figure_speaks_and_follows_the_theme():
         assert f"var(--dd-{name}, {figures.COLOURS[name]})" in page, name
     assert bundle["text/plain"].startswith("Figure: Line chart")
     ET.fromstring(bundle["image/svg+xml"])
+
+
+def test_no_text_is_left_black_where_the_page_is_dark():
+    fig, ax = figures.subplots(4, 3)
+    ax.text(0.5, 0.5, "74%")
+    ax.annotate("80/10/10", (0.1, 0.1))
+    ax.plot([0, 1], label="one")
+    ax.legend()
+    svg = figures.finish(fig, "Line chart of one line.", "One line.").svg
+    texts = re.findall(r"<text ([^>]*)>([^<]*)<", svg)
+    assert {"74%", "80/10/10", "one"} <= {text for _, text in texts}
+    assert not [text for how, text in texts if "fill: var(--dd-" not in how]
 
 
 def ids(svg):
@@ -292,7 +308,7 @@ def test_diagrams_obey_their_rules(path):
     assert all(i.startswith(f"dgm-{path.stem}-") for i in ids(text))
     for style in re.findall(r'style="([^"]*)"', text):
         for colour in re.findall(r"(?<!, )#[0-9a-fA-F]{3,6}", style):
-            assert colour == "#fff", "colours come from the theme"
+            assert colour in SHADES, "colours come from the theme"
     for size in re.findall(r"font-size[=:]\W*(\d+)", text):
         assert int(size) >= 12
     assert (
@@ -321,3 +337,15 @@ def test_the_attention_diagram_prints_the_numbers_of_the_trace():
     scores = [f"{x:g}" for x in chase["raw_scores"][0][1].tolist()]
     weights = [f"{x:.3f}"[1:] for x in chase["weights"][0][1].tolist()]
     assert printed == scores + weights
+
+
+def test_the_bert_diagram_prints_the_weights_of_the_trace():
+    hidden = torch.tensor([0.0, 1, 0, 0], dtype=torch.float64)
+    X = torch.stack([trace.CATS.X[0], hidden, trace.CATS.X[2]])
+    q, k, v = (X @ W for W in (trace.CATS.W_Q, trace.CATS.W_K, trace.CATS.W_V))
+    weights = (q @ k.T / 2).softmax(-1)
+    shares = ((weights @ v)[1] @ trace.CATS_DAILY.X.T).softmax(-1)
+    svg = figures.diagram("bert", "alt", "caption").svg
+    printed = re.findall(r">(0\.\d{3})</text>", svg)
+    expected = [f"{x:.3f}" for x in [*weights.flatten().tolist(), *shares.tolist()]]
+    assert sorted(printed) == sorted(expected)

@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as MplFigure
+from matplotlib.text import Text
 
 from deepdive.palette import CIVIDIS, COLOURS, FONT, cividis, fmt, ink_on
 
@@ -90,6 +91,9 @@ def finish(fig: MplFigure, alt: str, caption: str) -> Figure:
         alt: kind of figure, what is measured, the trend; at most two sentences.
         caption: what the figure shows; HTML such as <em> is allowed.
     """
+    for text in fig.findobj(Text):
+        if text.get_color() == mpl.rcParamsDefault["text.color"]:  # nobody chose it
+            text.set_color(COLOURS["ink"])
     buffer = io.StringIO()
     salt = "dd" + str(sum(alt.encode()) % 99991)  # ids differ between figures of a page
     with mpl.rc_context(RC | {"svg.hashsalt": salt, "svg.id": None}):

@@ -74,10 +74,9 @@ class BothWays(nn.Module):
         logits = E · norm(blocks(E[tokens]; bias)) + b
 
     Built as BERT is, the model had learned nothing but how frequent each piece is when
-    a quarter of the budget was spent: it had not found its neighbours. Here they are
-    shown to it: the norms stand in front, positions are a learned bias for distance, as
-    in T5, that begins by preferring near places (`look_near`), and b begins as the
-    logarithm of each piece's frequency.
+    a quarter of the budget was spent: it had not found its neighbours. Here the norms
+    stand in front, and positions are a learned bias for distance, as in T5. So a start
+    can show it its neighbours: the model that is trained comes from `both_ways`.
 
     Shapes:
         tokens (B, T) → logits (B, T, V)
@@ -100,9 +99,6 @@ class BothWays(nn.Module):
         for x in self.parameters():
             if x.dim() == 2:
                 nn.init.normal_(x, std=0.05)
-        look_near(self.bias)
-        with torch.no_grad():
-            self.output.bias.copy_(log_frequencies())
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """What the last block gives, normalised: (B, T) → (B, T, d_model)."""
@@ -142,6 +138,18 @@ def look_near(bias: RelativeBias, least: float = -math.inf) -> None:
             d, bias.bidirectional, bias.n_buckets, bias.max_distance
         )
         bias.table.weight[bucket] = away
+
+
+def both_ways() -> BothWays:
+    """The small BERT, which begins by looking near and by guessing what is frequent.
+
+    Its bias for distance begins as `look_near` says, b as `log_frequencies`.
+    """
+    model = BothWays(GPT)
+    look_near(model.bias)
+    with torch.no_grad():
+        model.output.bias.copy_(log_frequencies())
+    return model
 
 
 def t5() -> T5:
@@ -417,7 +425,7 @@ MASKED = recipe(
     "austen-bert",
     "BERT's question for 4 layers of 128: fill gaps in Jane Austen's novels",
     "53 % of single hidden pieces right; 23 minutes of one x86 thread",
-    model=lambda: BothWays(GPT),
+    model=both_ways,
     batches=lambda seed: Hidden(windows("train", seed), seed),
     loss=masked_loss,
     evaluate=judge_masked,
