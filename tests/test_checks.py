@@ -370,6 +370,7 @@ STUDENTS = [
     ("zero_mask_loss", 1.154, "price of daily"),
     ("zero_mask_loss", 1.386, "an even guess"),
     ("zero_mask_loss", 0.941, "daily is missing"),
+    ("zero_mask_loss", 1.395, "query is zero too"),
     ("wrong_among_visible", 1.7, "88 of 100"),
     ("wrong_among_visible", 1.5 / 0.88, "88 of 100"),
     ("wrong_among_visible", 1.5, "are not visible"),
@@ -411,6 +412,48 @@ STUDENTS = [
         "not chosen are spoilt",
     ),
     (
+        "hide_pieces",
+        lambda ids, chosen, lot, other, mask: torch.stack(
+            [
+                torch.where(
+                    chosen & (lot < 0.9),
+                    other,
+                    torch.where(chosen & (lot < 0.8), mask, ids),
+                ),
+                torch.where(chosen, ids, -100),
+            ]
+        ),
+        "catches those just hidden",
+    ),
+    (
+        "hide_pieces",
+        lambda ids, chosen, lot, other, mask: torch.stack(
+            [
+                torch.where(
+                    chosen & (lot < 0.8),
+                    mask,
+                    torch.where(chosen & (lot < 0.9), other, ids),
+                ),
+                ids.masked_fill(chosen, -100),
+            ]
+        ),
+        "the wrong way round",
+    ),
+    (
+        "hide_pieces",
+        lambda ids, chosen, lot, other, mask: torch.stack(
+            [
+                torch.where(
+                    chosen & (lot < 0.8),
+                    mask,
+                    torch.where(chosen & (lot < 0.9), other, ids),
+                ),
+                torch.where(chosen, ids, 0),  # no hint for it; six rows are given
+            ]
+        ),
+        "Compare result[1, 0]: yours is",
+    ),
+    (
         "cloze_loss",
         lambda logits, labels: torch.stack(
             [
@@ -434,6 +477,8 @@ STUDENTS = [
     ),
     ("four_guesses", 2**2.25, "2.25 on average"),
     ("four_guesses", 4.76, "2.25 on average"),
+    ("four_guesses", 4.75, "cut off, not rounded"),
+    ("four_guesses", 4.8, "Two decimals will do"),
     ("four_guesses", 1 / ((1 / 2 + 1 / 4 + 1 / 8 + 1 / 8) / 4), "mean probability"),
     ("four_guesses", math.log(2 * 4 * 8 * 8) / 4, "in nats"),
     ("four_guesses", 2 * 4 * 8 * 8, "Take their mean"),
@@ -441,6 +486,11 @@ STUDENTS = [
     ("gpt2_parameters", 117e6, "the paper's figure"),
     ("gpt2_parameters", 163_037_184, "word table itself"),
     ("gpt2_parameters", 124_438_272, "one more norm"),
+    ("gpt2_parameters", 124_439_808 - 12 * 4 * 768, "attention's four biases, or"),
+    ("gpt2_parameters", 124_439_808 - 12 * 9 * 768, "have biases"),
+    ("gpt2_parameters", 124_439_808 - 12 * 13 * 768, "no biases and no norms"),
+    ("gpt2_parameters", 124_439_808 - (12 * 4 + 2) * 768, "no norm is counted"),
+    ("gpt2_parameters", 768 * (50_257 + 1_024 + 12 * 12 * 768), "tables and matrices"),
     ("gpt2_parameters", 124_000_000, "has to be exact"),
     (
         "next_word_losses",
@@ -473,6 +523,24 @@ STUDENTS = [
     (
         "top_p_probabilities",
         lambda q, p: (
+            lambda s, i: (
+                lambda kept: torch.zeros_like(q).scatter(0, i, kept / kept.sum())
+            )(torch.where(s.cumsum(0) - s < p, s, 0.0))
+        )(*q.sort(descending=True)),
+        "the same numbers",
+    ),
+    (
+        "top_p_probabilities",
+        lambda q, p: (
+            lambda s, i: (
+                lambda kept: torch.zeros_like(q).scatter(0, i, kept / kept.sum())
+            )(torch.where(s.cumsum(0) - s <= p, s, 0.0))
+        )(*q.sort(descending=True)),
+        "one word too many",
+    ),
+    (
+        "top_p_probabilities",
+        lambda q, p: (
             (lambda s, i: torch.zeros_like(q).scatter(0, i, s * (s.cumsum(0) <= p)))(
                 *q.sort(descending=True)
             )
@@ -500,6 +568,7 @@ STUDENTS = [
     ),
     ("two_rulers", math.log(20, 2) / 2.7 - math.log(2.6, 2), "1.601 bits"),
     ("two_rulers", 0.222, "1.601 bits"),
+    ("two_rulers", 0.22, "1.601 bits"),
     ("two_rulers", math.log(20) / 2.7 - math.log(2.6), "nats"),
     ("two_rulers", 20 / 2.7 - 2.6, "cannot be shared out"),
     ("left_bucket", 10, "eight exact"),

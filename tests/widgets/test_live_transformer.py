@@ -270,7 +270,7 @@ def test_the_bars_are_those_of_the_state(sharp, removed) -> None:
 def twin(seed: int, count: int) -> list[float]:
     """Park and Miller's generator, written once more."""
     modulus = 2**31 - 1
-    x = (seed * 7919 + 1234567) % modulus or 1
+    x = (seed * 7919 + 2017) % modulus or 1
     found = []
     for _ in range(count + 3):
         x = x * 48271 % modulus

@@ -78,6 +78,8 @@ class Check:
 
     def _close(self, number: float) -> str:
         if not isinstance(self.right, int):
+            if self.tolerance >= 5e-3:
+                return "close. Two decimals will do: carry three, round at the end."
             return "close. Carry three decimals through to the end."
         if number % 1:
             return "close, but a whole number is asked."
@@ -117,8 +119,12 @@ def _first_difference(got: Tensor, expected: Tensor) -> str:
         return "NaN appears. 0 · (−∞) is NaN: use masked_fill to write −∞."
     ours, right = (x.double().reshape(-1, x.shape[-1]) for x in (got, expected))
     row = int((ours - right).abs().amax(-1).gt(1e-6).nonzero()[0])
+    place = f"row {row + 1}"
+    if got.dim() > 2:  # rows of rows have no one number
+        at = torch.unravel_index(torch.tensor(row), got.shape[:-1])
+        place = f"result{[int(i) for i in at]}"
     return (
-        f"the shape is right, the numbers are not. Compare row {row + 1}: yours is "
+        f"the shape is right, the numbers are not. Compare {place}: yours is "
         f"{_row(ours[row])}, it should be {_row(right[row])}."
     )
 

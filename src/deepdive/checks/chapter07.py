@@ -18,6 +18,15 @@ def _zero_mask(words: tuple[int, ...] = (0, 1, 2)) -> Tensor:
     return (CATS_DAILY.X @ mixed).softmax(0)
 
 
+def _old_weights() -> Tensor:
+    """The same with the weights of the page, where [MASK] is (0, 1, 0, 0)."""
+    X = CATS.X[[0, 0, 2]]
+    X[1] = torch.tensor([0, 1, 0, 0])
+    weights = ((X @ CATS.W_Q)[1] @ (X @ CATS.W_K).T / 2).softmax(0)
+    X[1] = 0
+    return (CATS_DAILY.X @ (weights @ X @ CATS.W_V)).softmax(0)
+
+
 _LOGITS = (CATS_DAILY.X @ torch.tensor([1, 0.5, 1, 2], dtype=torch.float64)) / 3
 _THREE = _zero_mask()
 _LOSS = -float(_THREE[1].log())
@@ -41,6 +50,11 @@ zero_mask_loss = Check(
         Wrong(
             -float(_LOGITS[:3].log_softmax(0)[1]),
             "daily is missing: the model knows four words, and all have a share.",
+        ),
+        Wrong(
+            -float(_old_weights()[1].log()),
+            "those are the weights of the page. The query is zero too: all scores "
+            "are 0.",
         ),
         Wrong(math.log(4), "that is an even guess. The neighbours' values count."),
     ],
@@ -80,6 +94,7 @@ def _hide(
         inputs = ids.masked_fill(where & (lot < first), mask)
         inputs = torch.where(where & (lot >= first) & (lot < second), other, inputs)
         asked = chosen if ask == "chosen" else chosen & (inputs == mask)
+        asked = ~chosen if ask == "others" else asked
         labels = ids if ask == "all" else ids.masked_fill(~asked, -100)
         return torch.stack([inputs, labels])
 
@@ -121,12 +136,21 @@ hide_pieces = Check(
             _hide(ask="all"), "only chosen places have a label. The others have −100."
         ),
         Wrong(
+            _hide(ask="others"),
+            "the labels are the wrong way round: −100 stands at the places that were "
+            "chosen.",
+        ),
+        Wrong(
             _labels_from_inputs,
             "the labels were read off the spoilt text. The original is asked for.",
         ),
         Wrong(
             _tenth_of_the_rest,
             "a tenth of the chosen is swapped, not a tenth of those left over.",
+        ),
+        Wrong(
+            _hide(0.0, 0.9),
+            "the second condition also catches those just hidden: 0.8 ≤ lot < 0.9.",
         ),
         Wrong(_hide(0.8, 1.0), "all the rest is swapped. Half of it stays as it is."),
         Wrong(_hide(0.8, 0.8), "nothing is swapped: 0.8 ≤ lot < 0.9 takes `other`."),

@@ -119,7 +119,7 @@ export const PLAIN = { temperature: 1, p: 1, k: Infinity };
 // Source: Park and Miller 1988: x ← 48271 x modulo 2³¹ − 1.
 export function uniforms(seed, count) {
   const modulus = 2 ** 31 - 1;
-  let x = (seed * 7919 + 1234567) % modulus || 1;
+  let x = (seed * 7919 + 2017) % modulus || 1;
   const next = () => { x = (x * 48271) % modulus; return (x - 1) / (modulus - 1); };
   for (let i = 0; i < 3; i++) next();
   return Array.from({ length: count }, next);
@@ -403,7 +403,7 @@ export default {
       list.setAttribute("aria-label", `Most probable pieces after ${n}`);
       goes.textContent = goesOn();
       draw.hidden = removed;
-      drawn.textContent = drawings();
+      drawn.textContent = removed ? `Put ${short(layer, k)} back to draw, or to turn the knobs.` : drawings();
       remove.textContent = removed ? `Put ${short(layer, k)} back` : `Take ${short(layer, k)} out`;
     }
 
