@@ -2,10 +2,10 @@
 """Does a small BERT, built as published, find its neighbours early? Two are compared.
 
 `published` is BERT's own design in small: norms behind the sums, a learned vector for
-each place, BERT's head. `near` is `deepdive.recipes.austen.both_ways`: norms in front, a
-bias for distance that begins by preferring near places. Both get the same windows with
-the same pieces hidden, AdamW, and the recipe's warm-up and cosine, stopped early. Every
-50 updates they fill the gaps of the chapters that watch. `counted` is what a gap costs
+each place, BERT's head. `near` is `deepdive.recipes.austen.both_ways`: norms in front,
+a bias for distance that begins by preferring near places. Both get the same windows
+with the same pieces hidden, AdamW, and the recipe's warm-up and cosine, stopped early.
+Every 50 updates they fill the gaps of the chapters that watch. `counted` is what a gap costs
 on them by each piece's frequency alone.
 
     python benchmarks/plateau.py            # 10 minutes of one thread

@@ -127,6 +127,22 @@ def test_what_is_hidden_how(name, masked, swapped):
     assert abs(counts[1] / chosen - swapped) < 0.015
 
 
+@pytest.mark.parametrize("name", ["austen-bert", "austen-t5"])
+def test_every_batch_hides_other_places(name):
+    """Of the same pages: the number, and the seed, say where."""
+    kind = {"austen-bert": a.Hidden, "austen-t5": a.Dropped}[name]
+    pages = a.windows("train", 0)(0)
+
+    def gone(number, seed):
+        batch = kind(lambda _: pages, seed)(number)
+        return batch.labels != IGNORED if kind is a.Hidden else batch.targets
+
+    first = gone(0, seed=4)
+    assert torch.equal(gone(0, seed=4), first)
+    assert not torch.equal(gone(1, seed=4), first)
+    assert not torch.equal(gone(0, seed=5), first)
+
+
 def test_both_ways_is_the_gpt_without_its_mask():
     """In one layer, biases and positions 0: the last piece sees what it sees there."""
     torch.manual_seed(0)
@@ -162,6 +178,31 @@ def test_look_near(both):
         assert torch.equal(row[:, :5], away[:, :5])
 
 
+def test_the_small_bert_begins_with_its_neighbours_and_the_frequent():
+    """What is drawn is what `BothWays` draws; then two of its tables are set."""
+    torch.manual_seed(0)
+    drawn = a.BothWays(a.GPT)
+    torch.manual_seed(0)
+    begun = a.both_ways()
+    a.look_near(drawn.bias)
+    drawn.output.bias.data.copy_(a.log_frequencies())
+    for name, weights in drawn.state_dict().items():
+        assert torch.equal(begun.state_dict()[name], weights), name
+
+
+def test_another_size_reads_no_novel(monkeypatch):
+    """The class is the mechanism: only `both_ways` needs the corpus."""
+
+    def stream(part):
+        raise AssertionError(part)
+
+    monkeypatch.setattr(a, "stream", stream)
+    a.log_frequencies.cache_clear()
+    assert (
+        a.BothWays(replace(a.GPT, vocab_size=7))(torch.tensor([[1, 6]])).shape[2] == 7
+    )
+
+
 def test_the_small_t5_finds_a_mark_by_its_like():
     torch.manual_seed(0)
     across = a.t5().decoder[0].cross_attention
@@ -185,9 +226,11 @@ class Oracle(nn.Module):
     def __init__(self, answers, piece=None):
         super().__init__()
         self.answers, self.piece = answers, piece
+        self.read = []
         self.here = nn.Parameter(torch.zeros(()))
 
     def forward(self, *inputs):
+        self.read.append(inputs)
         ids = self.answers if self.piece is None else self.answers * 0 + self.piece
         return 50.0 * nn.functional.one_hot(ids.clamp(min=0), a.VOCABULARY).float()
 
@@ -206,6 +249,37 @@ def test_the_judges_know_right_from_wrong():
         assert wrong["accuracy"] < 0.01 and wrong["dev_loss"] > 49
     bits = a.judge_causal(Oracle(after))["bits_per_byte"]
     assert 0 <= bits < 1e-3
+
+
+def test_a_gap_is_judged_with_a_mask_in_it():
+    """All that is asked is hidden, nothing swapped or left; all else is the text."""
+    ids, oracle = a.dev_windows(), Oracle(a.dev_windows())
+    a.judge_masked(oracle)
+    [[read]] = oracle.read
+    hidden = read == n.tokenizer().id_of(n.MASK)
+    assert torch.equal(read[~hidden], ids[~hidden])
+    asked = a.Hidden(lambda number: ids, seed=0)(0).labels != IGNORED
+    assert torch.equal(hidden, asked)
+    assert abs(hidden.double().mean() - 0.15) < 0.01
+
+
+def test_the_bits_of_an_even_guess_are_shared_among_the_texts_bytes():
+    """log₂ 1024 = 10 bits a piece; the bytes are those of the text that is read."""
+
+    class Even(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.here = nn.Parameter(torch.zeros(()))
+
+        def forward(self, ids):
+            return torch.full((*ids.shape, a.VOCABULARY), 0.7)
+
+    guessed = a.dev_windows()[:, 1:]
+    text = [n.tokenizer().decode(row, skip_special=False) for row in guessed]
+    n_bytes = sum(len(row.replace(n.END, "").encode()) for row in text)
+    assert not any("\ufffd" in row for row in text)
+    bits = a.judge_causal(Even())["bits_per_byte"]
+    assert bits == pytest.approx(10 * guessed.numel() / n_bytes, rel=1e-6)
 
 
 # ----------------------------------------------------------------------- they write

@@ -26,7 +26,7 @@ from deepdive.models.llama import Llama
 from deepdive.objectives import causal_lm
 from deepdive.pretrained import WeightsMissing, glassllm, smollm2
 from deepdive.recipes import novels
-from deepdive.tokenizers import END, byte_tokenizer, train_bpe
+from deepdive.tokenizers import END, byte_tokenizer, train_bpe, visible
 
 TEXTS = ["cats chase mice", "cats sleep where mice cannot chase cats"]
 NAMES = "Tom and Jerry"
@@ -172,7 +172,7 @@ def test_every_map_is_the_models_own_and_needs_no_padding(model, tokenizer, maps
             close(maps.weights[i][layer], seen[f"blocks.{layer}.attention"][0])
         assert maps.weights[i].triu(1).abs().max() == 0
         assert len(maps.tokens[i]) == T and maps.tokens[i][0] == END
-        assert "".join(maps.tokens[i][1:]) == text
+        assert "".join(maps.tokens[i][1:]) == text.replace(" ", "·")
         loss = causal_lm(logits, ids)
         assert float(maps.losses[i].sum()) == pytest.approx(float(loss.total))
         for head in (0, 2):
@@ -264,21 +264,11 @@ def test_the_model_is_left_as_it_was(model, tokenizer):
 # -------------------------------------------------------------------------- pieces
 
 
-def test_pieces_read_as_text(tokenizer):
-    ids = tokenizer.encode("mice\n chase").ids[0].tolist()
-    assert "".join(induction.readable(tokenizer, ids)) == "mice⏎ chase"
-    odd = byte_tokenizer().encode("é!").ids[0].tolist()
-    assert induction.readable(byte_tokenizer(), odd) == ["<c3>", "<a9>", "!"]
-    assert induction.readable(byte_tokenizer(), [0, 173, 255]) == [
-        "\x00", "<ad>", "<ff>",
-    ]  # fmt: skip
-
-
 def test_word_pieces_begin_words(tokenizer):
     found = induction.word_pieces(tokenizer)
-    words = induction.readable(tokenizer, found)
-    assert " cats" in words or " chase" in words
-    assert all(word[0] == " " and word[1:].isalpha() for word in words)
+    words = [visible(tokenizer, i) for i in found]
+    assert "·cats" in words or "·chase" in words
+    assert all(word[0] == "·" and word[1:].isalpha() for word in words)
     with pytest.raises(ValueError, match="no piece"):
         induction.word_pieces(byte_tokenizer())
 

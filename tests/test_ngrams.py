@@ -107,6 +107,17 @@ def test_frequent_behind_one_piece_only_is_no_guess_elsewhere():
     assert pair[1] < pair[2]
 
 
+def test_what_counts_is_the_variety_in_front_not_behind():
+    """1 comes behind four pieces, always before 0; 2 always behind 0, before four."""
+    text = torch.tensor([3, 1, 0, 2, 4, 1, 0, 2, 5, 1, 0, 2, 6, 1, 0, 2, 3])
+    one, pair = (KneserNey(text, n, 7).probabilities([]) for n in (1, 2))
+    close(one[1], one[2])  # as frequent
+    D, V = 0.5, 7  # 0, 2 and 4, 5, 6, 3 once; 1 four times; none twice: half
+    seen = torch.tensor([1, 4, 1, 1, 1, 1, 1]).double()
+    close(pair, (seen - D + D * 7 / V) / seen.sum())
+    assert float(pair[1]) == pytest.approx(0.4) and float(pair[2]) == pytest.approx(0.1)
+
+
 def test_order_0_is_uniform_and_order_1_the_shares_of_the_text():
     text = torch.tensor([0, 1, 1, 1, 2, 2, 3])
     assert KneserNey(text, 0, V).probabilities([2]).tolist() == [1 / V] * V

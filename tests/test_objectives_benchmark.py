@@ -47,7 +47,7 @@ def small(kind):
     }[kind]().eval()
     for weights in model.parameters():  # far from even guesses
         weights.data.mul_(6 if weights.dim() > 1 else 1)
-    if kind is BothWays:  # which begins by saying how frequent each piece is
+    if kind is BothWays:  # no piece likelier than another before anything is read
         model.output.bias.data.zero_()
     return model
 

@@ -25,6 +25,7 @@ from deepdive.tokenizers import (
     pad_left,
     train_bpe,
     train_wordpiece,
+    visible,
 )
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cats", "chase", "mice", "mouse", "##s"]
@@ -257,6 +258,43 @@ def test_text_that_has_no_ids_is_refused():
     with pytest.raises(ValueError, match=r"0 … 255, got 256"):
         byte_tokenizer(end_ids=(256,))
     assert byte_tokenizer(["<end>"], end_ids=(256,)).encode("<end>").ids == 256
+
+
+def test_a_piece_as_readers_see_it(bpe, folder):
+    assert [visible(byte_tokenizer(), byte) for byte in "é x\n\t!".encode()] == [
+        "⟨C3⟩", "⟨A9⟩", "·", "x", "↵", "⇥", "!",
+    ]  # fmt: skip
+    unseen = [visible(byte_tokenizer(), byte) for byte in (0, 13, 173, 255)]
+    assert unseen == ["⟨00⟩", "⟨0D⟩", "⟨AD⟩", "⟨FF⟩"]
+    names = [visible(bpe, i) for i in range(bpe.vocab_size)]
+    assert END in names and len(set(names)) == bpe.vocab_size
+    for i, name in enumerate(names):
+        if name.startswith("⟨"):
+            raw = bytes.fromhex(name.strip("⟨⟩"))
+        else:
+            raw = name.replace("·", " ").replace("↵", "\n").replace("⇥", "\t").encode()
+        read = bpe.decode([i], skip_special=False)
+        assert raw.decode(errors="replace") == read
+    rare = character_tokenizer(["a\x07\u200b"])
+    assert [visible(rare, i) for i in range(3)] == ["\x07", "a", "\u200b"], "no bytes"
+    assert visible(load_tokenizer(folder), PIECES.index("[PAD]")) == "[PAD]"
+
+
+@pytest.mark.parametrize(
+    ("i", "error", "words"),
+    [
+        (256, ValueError, "id 256 is not in 0 … 255"),
+        (-1, ValueError, "id -1 is not in 0 … 255"),
+        (1.0, TypeError, "an integer, got 1.0"),
+        (True, TypeError, "an integer, got True"),
+        (torch.tensor(3), TypeError, "an integer, got tensor"),
+    ],
+)
+def test_what_is_no_piece_is_not_shown(i, error, words):
+    with pytest.raises(error, match=words):
+        visible(byte_tokenizer(), i)
+    with pytest.raises(TypeError, match="must be a Tokenizer, got None"):
+        visible(None, i)
 
 
 def test_glassllms_pieces(tmp_path):

@@ -92,7 +92,8 @@ def finish(fig: MplFigure, alt: str, caption: str) -> Figure:
         caption: what the figure shows; HTML such as <em> is allowed.
     """
     for text in fig.findobj(Text):
-        if text.get_color() == mpl.rcParamsDefault["text.color"]:  # nobody chose it
+        colour = text.get_color()  # a name, or numbers
+        if isinstance(colour, str) and colour == mpl.rcParamsDefault["text.color"]:
             text.set_color(COLOURS["ink"])
     buffer = io.StringIO()
     salt = "dd" + str(sum(alt.encode()) % 99991)  # ids differ between figures of a page

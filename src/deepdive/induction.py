@@ -13,7 +13,7 @@ Taught in: book/08_gpt.ipynb
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from deepdive.ablation import ablate
 from deepdive.attention import record
 from deepdive.inputs import check_ids, check_kind, check_sizes
-from deepdive.tokenizers import Tokenizer
+from deepdive.tokenizers import Tokenizer, visible
 
 TEXTS = (  # whole sentences of the test's chapters, none of which a model here has read
     "My sweetest Catherine, how have you been this long age?",
@@ -48,7 +48,8 @@ class CausalMaps:
     are over the other texts.
 
     Attributes:
-        tokens: the pieces of each text as they read, the one that begins it first.
+        tokens: the pieces of each text as `visible` writes them, the one that begins
+            it first.
         copies: for each text, the pieces of one copy; 0 where nothing is repeated.
         weights: for each text, (L, H, T, T), zero above the diagonal.
         losses: for each text, (T − 1,), nats that each piece but the first costs.
@@ -235,7 +236,7 @@ def causal_maps(
     without = _without_each_head(model, ids, shown)
     return CausalMaps(
         texts=(*texts, f"{names}, twice", "random pieces, twice"),
-        tokens=[readable(tokenizer, row) for row in rows],
+        tokens=[[visible(tokenizer, i) for i in row] for row in rows],
         copies=(*[0] * len(texts), len(once), len(once)),
         weights=[w[..., :n, :n] for w, n in zip(weights, sizes, strict=True)],
         losses=[row[: n - 1] for row, n in zip(losses, sizes, strict=True)],
@@ -365,29 +366,6 @@ def word_pieces(tokenizer: Tokenizer) -> list[int]:
     if not found:
         raise ValueError("no piece of this tokenizer is written like Ġword or ▁word")
     return found
-
-
-def readable(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
-    """Each piece as it reads: with its space, ⏎ for a new line, <e2> for a lone byte.
-
-    Taught in: book/08_gpt.ipynb
-    """
-    found = []
-    for i in ids:
-        text = tokenizer.decode([i], skip_special=False)
-        if "\ufffd" in text:  # part of a character: its bytes
-            text = _bytes(tokenizer.raw.id_to_token(i))
-        found.append(text.replace("\n", "⏎"))
-    return found
-
-
-def _bytes(piece: str) -> str:
-    """The bytes of a byte-level piece, in hexadecimal."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's order
-    others = [byte for byte in range(256) if byte not in printable]
-    value = {chr(b): b for b in printable}
-    value |= {chr(256 + i): byte for i, byte in enumerate(others)}
-    return "".join(f"<{value[c]:02x}>" if c in value else c for c in piece)
 
 
 def _cut(tokenizer: Tokenizer, text: str, most: int) -> list[int]:

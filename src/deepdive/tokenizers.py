@@ -9,6 +9,7 @@ the layout of a chat.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,6 +217,39 @@ def _end_ids(folder: Path) -> tuple[int, ...]:
     return ()
 
 
+def visible(tokenizer: Tokenizer, i: int) -> str:
+    """A piece as readers see it: "·that"; a part of a character as its bytes, "⟨E2⟩".
+
+    A space is written ·, the end of a line ↵, a tabulator ⇥; special pieces as they
+    are.
+
+    Args:
+        i: the piece's id.
+
+    Raises:
+        TypeError: not a `Tokenizer`, or an id that is no integer.
+        ValueError: an id outside the vocabulary.
+
+    >>> [visible(byte_tokenizer(), byte) for byte in "a €".encode()]
+    ['a', '·', '⟨E2⟩', '⟨82⟩', '⟨AC⟩']
+
+    Taught in: book/08_gpt.ipynb
+    """
+    if not isinstance(tokenizer, Tokenizer):
+        raise TypeError(f"tokenizer must be a Tokenizer, got {tokenizer!r}")
+    if not isinstance(i, int) or isinstance(i, bool):
+        raise TypeError(f"the id of a piece must be an integer, got {i!r}")
+    text = tokenizer.decode([i], skip_special=False)
+    text = text.replace(" ", "·").replace("\n", "↵").replace("\t", "⇥")
+    if text.isprintable() and text and "\ufffd" not in text:
+        return text
+    piece = tokenizer.raw.id_to_token(i)
+    codes = [_letters().get(letter) for letter in piece]
+    if None in codes:
+        return piece
+    return "⟨" + " ".join(f"{code:02X}" for code in codes) + "⟩"
+
+
 # ------------------------------------------------------------ other ways to make one
 
 
@@ -355,13 +389,9 @@ def byte_tokenizer(special: Sequence[str] = (), **how) -> Tokenizer:
 
     Taught in: book/08_gpt.ipynb
     """
-    from tokenizers import models, pre_tokenizers
+    from tokenizers import models
 
-    visible = {ord(c) for c in pre_tokenizers.ByteLevel.alphabet() if ord(c) < 256}
-    others = [byte for byte in range(256) if byte not in visible]
-    ids = {chr(byte): byte for byte in visible}
-    ids |= {chr(256 + i): byte for i, byte in enumerate(others)}  # as GPT-2 writes them
-    raw = _byte_level(models.BPE(ids, []), words=False)
+    raw = _byte_level(models.BPE(_letters(), []), words=False)
     raw.add_special_tokens(list(special))
     return Tokenizer(raw, **how)
 
@@ -442,6 +472,17 @@ def chat_prompt(
         turns.insert(0, ("system", system))
     text = "".join(f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in turns)
     return text + ("<|im_start|>assistant\n" if answer else "")
+
+
+@cache
+def _letters() -> dict[str, int]:
+    """The 256 letters in which GPT-2 writes bytes, each with its byte."""
+    from tokenizers import pre_tokenizers
+
+    own = {ord(c) for c in pre_tokenizers.ByteLevel.alphabet() if ord(c) < 256}
+    others = [byte for byte in range(256) if byte not in own]
+    letters = {chr(byte): byte for byte in own}
+    return letters | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _byte_level(model, words: bool = True):

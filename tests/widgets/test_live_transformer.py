@@ -26,6 +26,7 @@ from deepdive.decoding import (
 )
 from deepdive.models.gpt import Gpt
 from deepdive.recipes.novels import END, tokenizer
+from deepdive.tokenizers import visible
 from deepdive.widgets import LiveTransformer, live_transformer
 from deepdive.widgets.live_transformer import (
     KS,
@@ -39,7 +40,6 @@ from deepdive.widgets.live_transformer import (
     read_on,
     strongest,
     widened,
-    written,
 )
 
 MODULE = WIDGETS / "live_transformer.js"
@@ -154,10 +154,10 @@ def test_pieces_are_written_for_readers() -> None:
         (" ", "·"),
     ):
         (i,) = cut.encode(text).ids[0].tolist()
-        assert written(cut, i) == shown
-    halves = [written(cut, i) for i in cut.encode("€").ids[0].tolist()]
+        assert visible(cut, i) == shown
+    halves = [visible(cut, i) for i in cut.encode("€").ids[0].tolist()]
     assert "".join(halves).replace("⟩⟨", " ") == "⟨E2 82 AC⟩"
-    everything = {written(cut, i) for i in range(cut.vocab_size)}
+    everything = {visible(cut, i) for i in range(cut.vocab_size)}
     assert len(everything) == cut.vocab_size, "two pieces look alike"
 
 
@@ -390,8 +390,8 @@ def test_a_model_with_little_room_reads_shorter_texts() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [{"layer": 2}, {"head": True}, {"n": 0}, {"text": 3}, {"k": 9}, {"draws": -1},
-     {"ask": 3}, {"removed": 1}],
+    [{"layer": 2}, {"head": True}, {"n": 0}, {"text": 2}, {"text": 3}, {"k": 9},
+     {"draws": -1}, {"ask": 3}, {"removed": 1}],
 )  # fmt: skip
 def test_states_that_cannot_be_drawn_are_refused(sharp, state) -> None:
     with pytest.raises(ValueError, match="must be"):
@@ -606,3 +606,28 @@ def test_arrow_keys_walk_the_heads(site, open_page, sharp) -> None:
 
 def test_longest_is_what_the_slider_allows(sharp) -> None:
     assert sharp.data["longest"] == LONGEST + STEPS
+
+
+def test_the_slider_reaches_all_steps(site, open_page) -> None:
+    """More steps than usual: the last piece can be typed."""
+    openings = ["She was not at all so very sure that it was a truth"]
+    widget = LiveTransformer(a_model(6.0), tokenizer(), openings, steps=30)
+    T = len(widget.readings[0].ids)
+    assert widget.data["longest"] == LONGEST + 30 > T > LONGEST + STEPS
+    page = open_page(site.url(site.write("live-steps", [widget])))
+    slider = page.get_by_role("slider", name="Pieces read")
+    assert slider.get_attribute("max") == str(T)
+    box = page.get_by_role("spinbutton", name="Pieces read, number")
+    box.fill(str(T))
+    box.press("Enter")
+    assert slider.input_value() == str(T)
+    assert page.locator(".lt-unread").count() == 0
+
+
+def test_the_readers_text_is_shown_only_once_there_is_one(sharp) -> None:
+    with pytest.raises(ValueError, match="text must be one of 0 … 1, got 2"):
+        sharp.state = {"text": 2}
+    assert len(sharp.numbers()["cache"]) == 1
+    sharp.state = {"ask": "He had"}
+    sharp.state = {"text": 2, "n": 1}
+    assert sharp.numbers()["cache"] == [[1.0, 1.0]]

@@ -257,7 +257,7 @@ function drawCosts(sentence, list, removed) {
   const up = (nats) => top + H * (1 - nats / most);
   const n = sentence.copy;
   const from = list.length + 1 - 2 * n; // the first bar of the second copy is from + n
-  const wideOne = Math.max(...list.map((c) => c.piece.trim().length)) * 8;
+  const wideOne = Math.max(...list.map((c) => c.piece.length)) * 8;
   const [W, under] = [left + list.length * step, 14 + 0.72 * wideOne];
   const name = (i, words) => text(left + i * step, 13, words, { "font-size": 13, style: colour("muted") });
   return svg("svg", {
@@ -280,7 +280,7 @@ function drawCosts(sentence, list, removed) {
       removed && svg("path", { d: `M${x + 2} ${up(before)}h${step - 4}`, "stroke-width": 2.5, style: "stroke: var(--dd-ink)" }),
       removed && Math.abs(change) >= 0.05 && text(mid, Math.min(height, up(before)) - 5, signed(change, 1), {
         "text-anchor": "middle", "font-size": 12, "font-weight": 600 }),
-      text(mid + 4, top + H + 15, piece.trim() || "␣", { "text-anchor": "end", "font-size": 14, transform: `rotate(-45 ${mid + 4} ${top + H + 15})` }),
+      text(mid + 4, top + H + 15, piece, { "text-anchor": "end", "font-size": 14, transform: `rotate(-45 ${mid + 4} ${top + H + 15})` }),
     ];
   }));
 }

@@ -212,7 +212,7 @@ class CausalHeads(HeadExplorer):
             caption=(
                 "All heads of a trained language model. A map shows where a head "
                 "looks, not what the model does with it; removing the head is a test "
-                "of that."
+                "of that. In its pieces, · is a space and ↵ a new line."
             ),
             **kwargs,
         )
@@ -577,8 +577,8 @@ def _causal_frame(maps: CausalMaps, chosen, text: int, alt: str) -> Drawing:
     page.thumb(x, y, 264, _rows(weights[chosen], True))
     for i, word in enumerate(tokens):
         here = (i + 0.5) * cell
-        page.text(x - 6, y + here + 4, word.strip() or "␣", 12, "q", "end")
-        page.text(x + here + 3, y - 5, word.strip() or "␣", 12, "k", rotate=-55)
+        page.text(x - 6, y + here + 4, word, 12, "q", "end")
+        page.text(x + here + 3, y - 5, word, 12, "k", rotate=-55)
     y = max(below, y + 264) + 34
     page.text(16, y, "Do sharp maps mark strong heads?", 15, weight=650)
     page.text(16, y + 22, "↑ change of the loss when removed", 13, "muted")

@@ -38,7 +38,7 @@ from deepdive.decoding import (
 from deepdive.recipes import RECIPES, load_run
 from deepdive.recipes.novels import END
 from deepdive.recipes.novels import tokenizer as novels_tokenizer
-from deepdive.tokenizers import Tokenizer
+from deepdive.tokenizers import Tokenizer, visible
 from deepdive.widgets.base import Widget, encode24
 from deepdive.widgets.svg import Drawing, cividis, fmt
 
@@ -249,7 +249,7 @@ class LiveTransformer(Widget):
             "removed": removed, "temperature": temperature,
             "k": size if k is None else k, "p": p, "draws": 0, "ask": "",
         }  # fmt: skip
-        data = _data(self.readings, tokenizer)
+        data = _data(self.readings, tokenizer, LONGEST + steps)
         self._limits(start, data)
         super().__init__(
             data=data,
@@ -289,10 +289,9 @@ class LiveTransformer(Widget):
 
     def _limits(self, state: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         """Every choice must be one that can be drawn."""
-        texts = data["texts"]
-        _one_of("text", state["text"], range(len(texts) + 1))  # the last: the reader's
         own = data["own"] or {}
-        known = [*texts, own if "ids" in own else texts[0]]
+        known = [*data["texts"], *([own] if "ids" in own else [])]
+        _one_of("text", state["text"], range(len(known)))
         _one_of("n", state["n"], range(1, len(known[state["text"]]["ids"]) + 1))
         _one_of("layer", state["layer"], range(data["layers"]))
         _one_of("head", state["head"], range(data["heads"]))
@@ -361,7 +360,9 @@ def _one_of(name: str, value: Any, allowed: Sequence) -> None:
         raise ValueError(f"{name} must be one of {known}, got {value!r}")
 
 
-def _data(readings: Sequence[Reading], tokenizer: Tokenizer) -> dict[str, Any]:
+def _data(
+    readings: Sequence[Reading], tokenizer: Tokenizer, longest: int
+) -> dict[str, Any]:
     L, H = readings[0].maps.shape[:2]
     V = readings[0].logits.shape[-1]
     texts = [_pack(reading) for reading in readings]
@@ -372,7 +373,7 @@ def _data(readings: Sequence[Reading], tokenizer: Tokenizer) -> dict[str, Any]:
         "listed": min(LISTED, V),
         "shown": min(SHOWN, V),
         "tabled": min(TABLED, V),
-        "longest": LONGEST + STEPS,
+        "longest": longest,
         "temperatures": list(TEMPERATURES),
         "ks": [*(k for k in KS if k < V), V],
         "ps": list(PS),
@@ -434,32 +435,7 @@ def _names(texts: Iterable[Mapping[str, Any]], tokenizer: Tokenizer) -> dict[str
         for key in ("next", "new"):
             raw = bytearray(base64.b64decode(text[key]))
             found |= set(torch.frombuffer(raw, dtype=torch.uint16).tolist())
-    return {str(i): written(tokenizer, i) for i in sorted(found)}
-
-
-def written(tokenizer: Tokenizer, i: int) -> str:
-    """A piece as readers see it: "·that"; a part of a character as its bytes, "⟨E2⟩".
-
-    A space is written as ·, the end of a line as ↵.
-    """
-    text = tokenizer.decode([i], skip_special=False)
-    if "\ufffd" in text or not text:
-        piece = tokenizer.raw.id_to_token(i)
-        codes = [_bytes().get(letter) for letter in piece]
-        if None in codes:
-            return piece
-        return "⟨" + " ".join(f"{code:02X}" for code in codes) + "⟩"
-    return text.replace(" ", "·").replace("\n", "↵").replace("\t", "⇥")
-
-
-@cache
-def _bytes() -> dict[str, int]:
-    """Which byte each letter of a byte-level vocabulary stands for."""
-    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = [code for code in range(256) if code not in plain]
-    return {chr(code): code for code in plain} | {
-        chr(256 + place): code for place, code in enumerate(others)
-    }
+    return {str(i): visible(tokenizer, i) for i in sorted(found)}
 
 
 # ---- The first frame -------------------------------------------------------------
