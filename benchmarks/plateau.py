@@ -5,8 +5,8 @@
 each place, BERT's head. `near` is `deepdive.recipes.austen.both_ways`: norms in front,
 a bias for distance that begins by preferring near places. Both get the same windows
 with the same pieces hidden, AdamW, and the recipe's warm-up and cosine, stopped early.
-Every 50 updates they fill the gaps of the chapters that watch. `counted` is what a gap costs
-on them by each piece's frequency alone.
+Every 50 updates they fill the gaps of the chapters that watch. `counted` is what a gap
+costs on them by each piece's frequency alone.
 
     python benchmarks/plateau.py            # 10 minutes of one thread
     python benchmarks/plateau.py --fresh    # from an empty record
