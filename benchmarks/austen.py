@@ -4,9 +4,8 @@
     python benchmarks/austen.py tune [RECIPE RATE]    # 20 minutes of one thread
     python benchmarks/austen.py train [RECIPE SEED]   # three hours; stops and goes on
 
-`tune` tries each model's learning rate for 300 updates, judged by its loss on the
-chapters that watch; the recipes have the best. `train` runs what RUNS lists, or one of
-it, each from where it stopped. Both work in runs/austen/, and skip what is finished
+`tune` tries learning rates of each model for 300 updates, judged by its loss on the
+chapters that watch. `train` runs what RUNS lists, or one of it, each from where it stopped. Both work in runs/austen/, and skip what is finished
 there. `benchmarks/objectives.py` judges what they left.
 """
 
