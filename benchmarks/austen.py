@@ -5,8 +5,9 @@
     python benchmarks/austen.py train [RECIPE SEED]   # three hours; stops and goes on
 
 `tune` tries learning rates of each model for 300 updates, judged by its loss on the
-chapters that watch. `train` runs what RUNS lists, or one of it, each from where it stopped. Both work in runs/austen/, and skip what is finished
-there. `benchmarks/objectives.py` judges what they left.
+chapters that watch. `train` runs what RUNS lists, or one of it, each from where it
+stopped. Both work in runs/austen/, and skip what is finished there.
+`benchmarks/objectives.py` judges what they left.
 """
 
 import sys
