@@ -32,7 +32,7 @@ CLOSING = [
     "Further reading",
 ]
 ON_TOP = {"Exercises", "Check yourself"}  # not counted in the budget
-ROOMY = {"06": 1.5, "08": 1.5, "15": 1.5}  # chapters with a larger one
+ROOMY = {"06": 1.5, "08": 1.5, "09": 1.5, "15": 1.5}  # chapters with a larger one
 TAGS = {
     *("hide-cell", "hide-input", "hide-output", "remove-input", "remove-cell"),
     *("exercise", "solution", "instructor", "quiz", "slide", "live-only"),

@@ -19,6 +19,7 @@ MOST_SHEETS = 15  # of paper; a chapter takes 12 to 15
 LONGER = {  # half again as long, by design
     "book/06_transformer_2017.html": 22,
     "book/08_gpt.html": 22,
+    "book/09_t5.html": 20,
 }
 # CSS pixels: 78, 102 and 130 mm of a sheet.
 MOST_TALL = {"diagram": 300, "plot": 387, "widget": 492}

@@ -28,6 +28,11 @@ left_bucket = Check(
             20,
             "that is the distance. Only distances below 8 have a bucket of their own.",
         ),
+        Wrong(
+            7,
+            "those are the page's 8 buckets up to 16. The encoder has 16 for a side, "
+            "up to 128.",
+        ),
         Wrong(11, "2.64 was rounded up. The step is cut off: ⌊2.64⌋ = 2."),
         Wrong(
             2, "that is the step among the shared ones. Eight exact ones lie before."
