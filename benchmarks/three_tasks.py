@@ -24,7 +24,7 @@ from deepdive.attention import record
 from deepdive.commands.bench import machine
 from deepdive.recipes import RECIPES, load_run, publish
 from deepdive.recipes.spelling import split
-from deepdive.recipes.three_tasks import BATCH, STEPS, TASKS, exact
+from deepdive.recipes.three_tasks import BATCH, STEPS, TASKS, exact, unheard
 from deepdive.training import read_log
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,14 +50,17 @@ def train(runs: Iterable[tuple[str, int]]) -> None:
 
 
 def judge(name: str, seed: int, tasks: Iterable[str]) -> dict[str, float]:
-    """Share of the words of the test that are answered without a fault."""
+    """Share of the words of the test that are answered without a fault.
+
+    Those to be spelled sound like no word of the training.
+    """
     _, model = load_run(folder(name, seed), RECIPES)
-    words = split().test[:WORDS]
-    groups = [words[i : i + GROUP] for i in range(0, len(words), GROUP)]
-    return {
-        task: statistics.fmean(exact(model, task, group) for group in groups)
-        for task in tasks
-    }
+    found = {}
+    for task in tasks:
+        words = unheard(split().test) if task == "spell" else split().test
+        groups = [words[i : i + GROUP] for i in range(0, WORDS, GROUP)]
+        found[task] = statistics.fmean(exact(model, task, group) for group in groups)
+    return found
 
 
 def watched(name: str, seed: int) -> list[dict]:

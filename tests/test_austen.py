@@ -211,6 +211,22 @@ def test_the_small_t5_finds_a_mark_by_its_like():
     assert (scores.argmax(1) == torch.arange(50)).all()
 
 
+def test_the_small_t5_begins_near_and_its_tables_learn_slowly():
+    model, at = a.t5(), torch.arange(9)
+    back = model.decoder_bias(at, at)[0, :, 8, :8].flip(-1)  # (H, 8), 1 … 8 back
+    far = torch.arange(1, 9.0)
+    assert torch.equal(back[0], (-2 * far).clamp(min=-6))
+    assert torch.equal(back[3], -0.25 * far)
+    here = model.encoder_bias(at, at)[0, :, 4]  # the side a head avoids: 3 less
+    assert here[0, 3] == -2 and here[0, 5] == -5 and here.min() >= -9
+    others, tables = a.adafactor(model, lr=0.03).param_groups
+    assert tables["lr"] == pytest.approx(0.1 * others["lr"])
+    assert {id(x) for x in tables["params"]} == {
+        id(half.table.weight) for half in (model.encoder_bias, model.decoder_bias)
+    }
+    assert len(others["params"]) + 2 == len(list(model.parameters()))
+
+
 def test_log_frequencies_are_the_best_that_one_distribution_can_say():
     logits = a.log_frequencies()
     assert torch.allclose(logits.exp().sum(), torch.tensor(1.0))

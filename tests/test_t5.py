@@ -209,3 +209,21 @@ def test_wrong_input_is_refused():
         model.decode(ids, memory, torch.ones(1, 4).bool())
     with pytest.raises(ValueError, match="batch"):
         model.decode(ids.expand(2, 3), memory)
+
+
+@torch.no_grad()
+def test_queries_begin_smaller_in_the_place_of_a_division():
+    """Each matrix gives numbers of spread 1 from such numbers, queries 1/√D of that."""
+    torch.manual_seed(0)
+    model = T5(T5Config(200, d_model=128, n_layers=1, n_heads=4, head_dim=32, d_ff=512))
+    attention = model.decoder[0].cross_attention
+    assert attention.q_proj.weight.std() == pytest.approx((128 * 32) ** -0.5, rel=0.03)
+    for layer, fan_in in ((attention.k_proj, 128), (attention.v_proj, 128)):
+        assert layer.weight.std() == pytest.approx(fan_in**-0.5, rel=0.03)
+    down = model.encoder[0].feedforward.down
+    assert down.weight.std() == pytest.approx(512**-0.5, rel=0.03)
+    assert model.token.weight.std() == pytest.approx(1.0, rel=0.03)
+    q, k = (project(torch.randn(400, 128)) for project in (
+        attention.q_proj, attention.k_proj))  # fmt: skip
+    scores = q.view(400, 4, 32).transpose(0, 1) @ k.view(400, 4, 32).permute(1, 2, 0)
+    assert scores.std() == pytest.approx(1.0, rel=0.05)  # as after a division by √D

@@ -64,6 +64,36 @@ def test_no_word_that_judges_is_read():
     assert firsts == set(t.SYMBOLS.encode("stress:"))
 
 
+def test_no_sound_that_judges_spelling_was_heard():
+    read = {t.SYMBOLS.decode(src) for src, _ in t.batches(0, ("spell",)).pairs}
+    words = split().test[:500]
+    kept = t.unheard(words)
+    fresh = [t.examples("spell", word)[0][0] not in read for word in words]
+    assert kept == [word for word, new in zip(words, fresh, strict=True) if new]
+    assert 300 < len(kept) < 450  # about a quarter sounds like a training word
+
+
+def test_the_answer_is_not_read_before_it_is_asked():
+    """A model that copies its input pays; one that knows what follows does not."""
+    batch = t.batches(0, ("stress",))(0)
+    symbols = len(t.SYMBOLS)
+
+    def saying(tokens):
+        return lambda *_: torch.nn.functional.one_hot(tokens, symbols).float() * 50
+
+    knows = t.loss(saying(batch.tgt[:, 1:]), batch).mean
+    copies = t.loss(saying(batch.tgt[:, :-1]), batch).mean
+    assert knows < 0.7 * copies
+
+
+def test_a_training_is_watched_by_the_words_set_aside(monkeypatch):
+    asked = []
+    monkeypatch.setattr(t, "answer", lambda _, texts: asked.extend(texts) or texts)
+    t.evaluate(None, ("stress",))
+    words = {text.removeprefix("stress: ").replace(" ", "") for text in asked}
+    assert len(words) == t.WATCHED and words <= set(split().dev)
+
+
 def test_exact_counts_faultless_answers(monkeypatch):
     words = split().dev[:40]
     texts = [t.examples("stress", word)[0][0] for word in words]

@@ -126,7 +126,8 @@ def start(model: T5) -> None:
     """
     config = model.config
     inner = config.n_heads * config.head_dim
-    std = {
+    usual = "k_proj", "v_proj", "up", "gate", "output", "table"
+    std = dict.fromkeys(usual, config.d_model**-0.5) | {
         "q_proj": (config.d_model * config.head_dim) ** -0.5,
         "o_proj": inner**-0.5,
         "down": config.d_ff**-0.5,
@@ -134,5 +135,4 @@ def start(model: T5) -> None:
     }
     for name, x in model.named_parameters():
         if x.dim() == 2:
-            layer = name.split(".")[-2]
-            x.normal_(std=std.get(layer, config.d_model**-0.5))
+            x.normal_(std=std[name.split(".")[-2]])
