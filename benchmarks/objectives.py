@@ -13,6 +13,7 @@ of each model have ended, and refuses before.
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -190,18 +191,19 @@ def _share(guesses: list[int], test: gaps.Gapped, asked: list[gaps.Gap]) -> floa
 def cost(name: str, chosen: Iterable[int]) -> dict:
     """Weights, operations of an update, what was read, and the seconds as run."""
     recipe = RECIPES[name]
-    model, batch = recipe.model(), recipe.batches(0)(0)
+    model, draw = recipe.model(), recipe.batches(0)
     counter = FlopCounterMode(display=False)
     with counter, record(model):  # the counter does not know fused attention
-        loss = recipe.loss(model, batch)
-        loss.total.backward()
+        recipe.loss(model, draw(0)).total.backward()
+    with torch.no_grad():  # how many are asked differs from batch to batch
+        asked = [int(recipe.loss(model, draw(i)).count) for i in range(20)]
     idle = [x.numel() for x in model.parameters() if x.grad is None]
     logs = [read_log(folder(name, seed) / "log.jsonl") for seed in chosen]
     return {
         "updates": recipe.steps,
         "windows_read": recipe.steps * BATCH,
         "flops_per_update": counter.get_total_flops(),
-        "guesses_per_update": int(loss.count),
+        "guesses_per_update": round(statistics.fmean(asked)),
         "weights": sum(x.numel() for x in model.parameters()),
         "idle_weights": sum(idle),
         "cpu_seconds_as_run": [log[-1]["cpu_seconds"] for log in logs],
