@@ -7,8 +7,8 @@
 
 Width 128, four heads, 0.92 million weights in word table and blocks. An update of T5,
 where each piece passes through one half only, costs half as many multiplications, so it
-gets twice as many updates. GPT and T5 are built as their papers build them, BERT is not:
-`BothWays` says why. Norms, positions and activation differ with the objective.
+gets twice as many updates. GPT and T5 are built as their papers build them, BERT is
+not: `BothWays` says why. Norms, positions and activation differ with the objective.
 `benchmarks/austen.py tune` tries learning rates.
 
 The three `austen-bert-…` beside them are shorter runs that hide in other ways.
