@@ -31,12 +31,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainings import chosen, ended
 
 from deepdive.attention import record
-from deepdive.commands.bench import machine
 from deepdive.dependence import longest_chain
 from deepdive.halves import EncoderDecoder
 from deepdive.recipes import RECIPES, load_run, publish
 from deepdive.recipes.g2p import BATCH, BETAS, batches
 from deepdive.recipes.spelling import count_errors, has_relative, spell, split
+from deepdive.timing import machine
 from deepdive.training import adamw, read_log
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from deepdive.attention import record
-from deepdive.commands.bench import machine
 from deepdive.data import seeded
 from deepdive.decoding import temperature
 from deepdive.ngrams import KneserNey, between
 from deepdive.recipes import RECIPES, features, gaps, going_on, load_run
 from deepdive.recipes.austen import BATCH
 from deepdive.recipes.novels import VOCABULARY, stream, tokenizer
+from deepdive.timing import machine
 from deepdive.training import read_log
 
 ROOT = Path(__file__).resolve().parent.parent

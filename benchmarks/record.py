@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from deepdive.commands.bench import machine
+from deepdive.timing import machine
 
 RESULTS = Path(__file__).parent / "results"
 

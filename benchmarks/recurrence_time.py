@@ -23,9 +23,9 @@ from record import RESULTS, command, write
 from torch import nn
 
 from deepdive.attention import MultiHeadAttention
-from deepdive.commands.bench import machine, one_thread, seconds
 from deepdive.masks import Causal
 from deepdive.recurrent import ElmanCell, unroll
+from deepdive.timing import machine, one_thread, seconds
 
 WIDTH = 256
 HEADS = 4

@@ -25,9 +25,9 @@ import torch
 from record import RESULTS, command, write
 from torch import Tensor, nn
 
-from deepdive.commands.bench import machine
 from deepdive.decoding import CachedStep, greedy
 from deepdive.pretrained import smollm2
+from deepdive.timing import machine
 from deepdive.tokenizers import chat_prompt
 
 QUESTION = "What is the capital of France?"

@@ -21,10 +21,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainings import chosen, ended
 
 from deepdive.attention import record
-from deepdive.commands.bench import machine
 from deepdive.recipes import RECIPES, load_run, publish
 from deepdive.recipes.spelling import split
 from deepdive.recipes.three_tasks import BATCH, STEPS, TASKS, exact, unheard
+from deepdive.timing import machine
 from deepdive.training import read_log
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -322,89 +322,127 @@ def test_generate_from_smollm2():
 
 # bench
 
+SCRIPT = '''
+"""Work that is no work.
 
-def test_bench_quick(tmp_path):
-    file = tmp_path / "numbers.json"
-    status, out, err = run("bench", "--quick", "--json", file, console="ascii")
-    assert status == 0, err
-    for word in ("formula", "fused", "tiled", "cached", "sorted", "absorbed"):
-        assert word in out
-    assert "256 \\xd7 256" in out
-    found = json.loads(file.read_text(encoding="utf-8"))
-    assert found["machine"]["torch"] == torch.__version__ and found["rounds"] == 5
-    for row in found["measured"]:
-        assert row["lowest"] <= row["ratio"] <= row["highest"]
-        assert row["milliseconds"] > 0
-    before = file.read_bytes()
-    assert run("bench", "--quick", "--json", file)[0] == 1  # at once, not at the end
-    assert file.read_bytes() == before
+    python benchmarks/speed/{name}.py
+"""
+import time
+
+import torch
+
+from deepdive.timing import Goal, Row, main
+
+
+def busy(seconds):
+    def call():
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+        return torch.ones(2)
+
+    return call
+
+
+def row():
+    ways = {{"slow": busy(0.06), "fast": busy(0.02)}}
+    goals = (Goal("fast", "slow", {goal}),)
+    return Row("{name}", "1 × 1", ways, goals, named={{"another": "2 × slow"}})
+
+
+if __name__ == "__main__":
+    main(__doc__, (row, row), (row,))
+'''
 
 
 @pytest.fixture
-def two_rows(monkeypatch):
-    """Two rows of no work, in place of the quick ones."""
-    row = bench.Row("half", "1 × 1", {"a": lambda: torch.ones(1)})
-    monkeypatch.setattr(bench, "LEAST", 1e-4)
-    monkeypatch.setattr(bench, "QUICK", [lambda: row] * 2)
+def speed(tmp_path, monkeypatch):
+    """A book of our own: writes scripts into its benchmarks/speed."""
+    folder = tmp_path / "benchmarks" / "speed"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("DEEPDIVE_BOOK", str(tmp_path))
+
+    def write(name, goal=2.0, text=SCRIPT):
+        (folder / f"{name}.py").write_text(
+            text.format(name=name, goal=goal), encoding="utf-8"
+        )
+
+    return write
 
 
-def test_bench_writes_json_to_stdout_and_the_rest_to_stderr(two_rows, capsys):
-    assert main(["bench", "--quick", "--json", "-"]) == 0
-    out, err = capsys.readouterr()
-    assert [m["sizes"] for m in json.loads(out)["measured"]] == ["1 × 1"] * 2
-    assert out.isascii() and "half: 1 × 1" in err
+def test_bench_tells_ways_and_goals_and_keeps_them(speed, tmp_path, capfd):
+    speed("one")
+    file = tmp_path / "numbers.json"
+    assert main(["bench", "--rounds", "5", "--json", str(file)]) == 0
+    out = capfd.readouterr().out
+    for word in ("slow", "3.0", "not run: another, 2 × slow", "2 goals: 2 reached"):
+        assert word in out
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found["machine"]["torch"] == torch.__version__ and found["rounds"] == 5
+    assert [row["row"] for row in found["rows"]] == ["one", "one"]
+    (goal,) = found["rows"][0]["judged"]
+    assert goal["verdict"] == "reached" and 2.5 < goal["ratio"] < 3.5
+    before = file.read_bytes()
+    assert main(["bench", "--json", str(file)]) == 1  # at once, not at the end
+    assert file.read_bytes() == before and "exists" in capfd.readouterr().err
+
+
+def test_bench_fails_for_a_goal_that_no_round_reached(speed, capfd):
+    speed("one")
+    speed("two", goal=9.0)
+    assert main(["bench", "--rounds", "5"]) == 1
+    out = capfd.readouterr().out
+    assert "4 goals: 2 reached, 0 within the spread, 2 missed" in out
+    assert "missed: two, 1 × 1: fast" in out
+    assert main(["bench", "--rounds", "5", "one"]) == 0  # of this topic alone
+    assert main(["bench", "--rounds", "5", "--quick"]) == 0  # no goals, no verdict
+    assert "2 rows; all ways of each gave the same numbers" in capfd.readouterr().out
+
+
+def test_bench_goes_on_behind_a_topic_that_fails(speed, capfd):
+    speed("one", text="raise SystemExit('no such thing')")
+    speed("two")
+    assert main(["bench", "--rounds", "5", "--quick"]) == 1
+    out, err = capfd.readouterr()
+    assert "no such thing" in err and "one stopped with exit status 1" in err
+    assert "two: 1 × 1" in out
+
+
+def test_bench_knows_its_topics(speed, capfd):
+    speed("one")
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "three"])
+    assert "no topic 'three'; there are one" in capfd.readouterr().err
+
+
+def test_bench_writes_json_to_stdout_and_the_rest_to_stderr(speed, capfd):
+    speed("one")
+    assert main(["bench", "--quick", "--rounds", "5", "--json", "-"]) == 0
+    out, err = capfd.readouterr()
+    assert [m["sizes"] for m in json.loads(out)["rows"]] == ["1 × 1"]
+    assert out.isascii() and "one: 1 × 1" in err
     for head in ("way", "time", "times as fast", "lowest … highest"):
-        assert head in err.splitlines()[3]
-    assert main(["bench", "--quick"]) == 0
-    assert "times as fast" in capsys.readouterr().out
+        assert head in err
 
 
-def test_bench_keeps_its_numbers_when_nobody_listens(two_rows, tmp_path, monkeypatch):
+def test_bench_keeps_its_numbers_when_nobody_listens(speed, tmp_path, monkeypatch):
+    speed("one")
+
     def closed(text):
         raise BrokenPipeError
 
     monkeypatch.setattr(bench, "say", closed)
-    chosen = argparse.Namespace(quick=True, rounds=5, json=tmp_path / "numbers.json")
+    chosen = argparse.Namespace(topics=[], quick=True, rounds=5)
+    chosen.json = tmp_path / "numbers.json"
     with pytest.raises(BrokenPipeError):
         bench.run(chosen)
     found = json.loads(chosen.json.read_text(encoding="utf-8"))
-    assert len(found["measured"]) == 2
+    assert len(found["rows"]) == 1
     chosen.json, measured = None, []  # nobody would have the numbers: stop at once
-    monkeypatch.setattr(bench, "measure", lambda *a: measured.append(a))
+    monkeypatch.setattr(bench, "measured", lambda *a: measured.append(a))
     with pytest.raises(BrokenPipeError):
         bench.run(chosen)
     assert not measured
-
-
-def test_measure_tells_ratios_and_checks_first():
-    def busy(seconds):
-        def call():
-            end = time.process_time() + seconds
-            while time.process_time() < end:
-                pass
-            return torch.ones(2)
-
-        return call
-
-    row = bench.Row("work", "none", {"slow": busy(0.03), "fast": busy(0.01)})
-    slow, fast = bench.measure(row, 5)
-    assert slow.ratio == 1 and 2.5 < fast.ratio < 3.5
-    assert 25 < slow.milliseconds < 40
-    wrong = bench.Row("work", "none", {"a": lambda: torch.ones(2), "b": busy(0)})
-    bench.check_same(wrong)
-    wrong.ways["b"] = lambda: torch.tensor([1.0, 1.01])
-    with pytest.raises(ArithmeticError, match="b differs from a by 1"):
-        bench.measure(wrong, 5)
-    wrong.ways["b"] = lambda: torch.tensor([1.0, torch.nan])
-    with pytest.raises(ArithmeticError):
-        bench.check_same(wrong)
-
-
-def test_one_thread_is_given_back():
-    before = torch.get_num_threads()
-    with bench.one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
 
 
 # anatomy, weights

@@ -13,7 +13,7 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "deepdive"
 
 FLOORS = {
     0: "configs device palette shelf inputs masks norms feedforward cache tokenizers "
-    "data scoring",
+    "data scoring timing",
     1: "kernels positions moe recurrent objectives",
     2: "attention latent_attention blocks halves decoding training ngrams",
     3: "models ablation filling",

@@ -242,6 +242,11 @@ def nbval(python: Path, notebooks: list[Path]) -> None:
     pytest(python, "nbval", mode, mask, *options, *notebooks)
 
 
+def bench(python: Path) -> None:
+    """All ways of each benchmark give the same numbers; small, so no goal is judged."""
+    run(python, "-m", "deepdive", "bench", "--quick", "--rounds", "5")
+
+
 def build(python: Path) -> None:
     """Build the site from the stored outputs; a warning is an error."""
     for path in chapters():
@@ -317,6 +322,7 @@ def test(python: Path) -> None:
         ("lint", lambda: lint(python)),
         ("tests", lambda: tests(python)),
         ("nbval", lambda: nbval(python, chapters())),
+        ("bench", lambda: bench(python)),
         ("site", lambda: build(python)),
         ("browser", lambda: browser(python)),
     )

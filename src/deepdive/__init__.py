@@ -15,8 +15,8 @@ _SUBMODULES = {
     "feedforward", "figures", "filling", "halves", "heads", "induction",
     "inference", "inputs", "kernels", "latent_attention", "masks", "models", "moe",
     "ngrams", "norms", "objectives", "palette", "positions", "pretrained", "recipes",
-    "recurrent", "scoring", "shelf", "show", "tokenizers", "trace", "training",
-    "widgets",
+    "recurrent", "scoring", "shelf", "show", "timing", "tokenizers", "trace",
+    "training", "widgets",
 }  # fmt: skip
 
 

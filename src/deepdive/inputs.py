@@ -42,6 +42,17 @@ def check_floats(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} must be (…, n) with n ≥ 1, got {tuple(x.shape)}")
 
 
+def check_last(name: str, x: Tensor, width: int) -> None:
+    """x must be floats (…, width).
+
+    Raises:
+        TypeError: no tensor, or none of floats.  ValueError: another width.
+    """
+    check_floats(name, x)
+    if x.shape[-1] != width:
+        raise ValueError(f"{name} must be (…, {width}), got {tuple(x.shape)}")
+
+
 def check_ids(name: str, ids: Tensor, size: int) -> None:
     """Every id must be the number of a row in a table of `size` rows.
 

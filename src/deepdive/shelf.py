@@ -44,6 +44,17 @@ def results(name: str) -> Path:
     return _find("benchmarks/results", f"{name}.json")
 
 
+def benchmarks(name: str) -> Path:
+    """A folder or script of `benchmarks`, such as "speed".
+
+    Raises:
+        FileNotFoundError: it is not there; the message says what is.
+
+    Taught in: book/01_recurrence.ipynb
+    """
+    return _find("benchmarks", name)
+
+
 def _find(folder: str, name: str) -> Path:
     """A file or folder of the book, under the folder set by DEEPDIVE_BOOK if it is."""
     if not isinstance(name, str):

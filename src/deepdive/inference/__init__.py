@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT
+"""How can trained weights be laid out so that writing a text reads them faster?
+
+One new word needs every weight once, so decoding is bound by reading them. The model's
+own file stays plain; here a prepared copy of it is made after loading: projections of
+the same input become one matrix product, and a matrix may be kept in 8-bit integers.
+
+Taught in: book/10_kv_cache.ipynb
+"""
+
+from deepdive.inference.int8 import Int8Linear
+from deepdive.inference.joined import JoinedAttention, JoinedFeedForward, joined
+from deepdive.inference.prepare import as_it_is, for_inference
+
+__all__ = [
+    "Int8Linear",
+    "JoinedAttention",
+    "JoinedFeedForward",
+    "as_it_is",
+    "for_inference",
+    "joined",
+]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""Which copy of a model writes fastest? Its linear layers, laid out anew.
+
+Taught in: book/10_kv_cache.ipynb
+"""
+
+import copy
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import nn
+
+from deepdive.attention import MultiHeadAttention
+from deepdive.blocks import Block
+from deepdive.feedforward import GatedFeedForward
+from deepdive.inference.joined import JoinedAttention, JoinedFeedForward
+from deepdive.latent_attention import LatentAttention
+
+Model = TypeVar("Model", bound=nn.Module)
+Layout = Callable[[nn.Linear], nn.Module]
+
+
+def as_it_is(linear: nn.Linear) -> nn.Module:
+    """The layout that changes nothing."""
+    return linear
+
+
+def for_inference(model: Model, layout: Layout = as_it_is) -> Model:
+    """A copy of a model, prepared for writing; the model itself is left as it is.
+
+    Queries, keys and values of self-attention become one product, gate and up of a
+    gated network another. The copy is in eval mode and is called as the model is:
+    `forward`, `hidden`, `logits`, `new_caches`.
+
+    Args:
+        layout: what each remaining linear layer becomes, the output layer too:
+            `as_it_is`, `Int8Linear`, or a function of your own.
+
+    Raises:
+        TypeError: model is not a module.  ValueError: what a layout refuses.
+
+    Note:
+        Weights that are not joined are shared with the model, so train neither of the
+        two while both are used. Experts of a mixture, and the matrices that latent
+        attention absorbs, keep their form. The names in `state_dict` differ.
+
+    >>> import torch
+    >>> from deepdive.configs import GptConfig
+    >>> from deepdive.inference import Int8Linear
+    >>> from deepdive.models.gpt import Gpt
+    >>> model = Gpt(GptConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=16))
+    >>> fast = for_inference(model, Int8Linear)
+    >>> fast(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 9])
+
+    Taught in: book/10_kv_cache.ipynb
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+    tensors = [*model.parameters(), *model.buffers()]
+    shared = {id(x): x for x in tensors}  # `deepcopy` takes these as copied already
+    made = copy.deepcopy(model, shared)
+    for part in made.modules():
+        if isinstance(part, Block) and type(part.attention) is MultiHeadAttention:
+            part.attention = JoinedAttention(part.attention)
+    for part in list(made.modules()):
+        for name, child in part.named_children():
+            if type(child) is GatedFeedForward:
+                setattr(part, name, JoinedFeedForward(child))
+    absorbed = {
+        id(matrix)
+        for part in made.modules()
+        if isinstance(part, LatentAttention)
+        for matrix in (part.k_up, part.v_up)
+    }
+    for part in list(made.modules()):
+        for name, child in part.named_children():
+            if type(child) is nn.Linear and id(child) not in absorbed:
+                setattr(part, name, layout(child))
+    return made.eval()
