@@ -52,6 +52,22 @@ def test_a_script_says_its_command_and_does_nothing_when_imported(path, load, ca
     assert before == {p: p.stat().st_mtime_ns for p in FOLDER.rglob("*.json")}
 
 
+SPEED = sorted((FOLDER / "speed").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", SPEED, ids=lambda path: path.stem)
+def test_a_script_of_rows_can_be_started_and_is_quiet_until_then(path, capsys):
+    spec = importlib.util.spec_from_file_location(f"speed_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    command = rf"^    python benchmarks/speed/{path.stem}\.py$"
+    assert re.search(command, module.__doc__ or "", re.MULTILINE)
+    assert "__main__" in path.read_text(encoding="utf-8")
+    assert all(map(callable, module.FULL)) and all(map(callable, module.QUICK))
+    assert module.FULL and module.QUICK
+    assert not any(capsys.readouterr())
+
+
 def made(module, arguments, out):
     """A record filled with runs in which nothing was measured."""
     kept, plan, *_ = module.prepare([*arguments, "--out", str(out)])

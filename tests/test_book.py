@@ -17,7 +17,8 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-CHAPTERS = sorted((ROOT / "book").glob("*.ipynb"))
+CHAPTERS = sorted((ROOT / "book").glob("[0-9]*.ipynb"))
+PAGES = sorted(set((ROOT / "book").glob("*.ipynb")) - set(CHAPTERS))  # of reference
 SRC = ROOT / "src" / "deepdive"
 
 OPENING = ["Predict", "See it", "By hand"]
@@ -718,12 +719,25 @@ def _(chapter: Chapter) -> None:
             cell.metadata["jupyter"]["outputs_hidden"] = False
 
 
+# What a page of reference keeps to as well: its sections and its budget are its own.
+OF_PAGES = (
+    *("valid", "ran", "description", "alternatives", "exemptions", "known_tags"),
+    *("own_names", "offline"),
+)
+
 # --- tests ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_chapter(path: Path, name: str) -> None:
+    wrong = RULES[name](Chapter.read(path))
+    assert not wrong, "\n".join([RULES[name].__doc__, *wrong])
+
+
+@pytest.mark.parametrize("name", OF_PAGES)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_page(path: Path, name: str) -> None:
     wrong = RULES[name](Chapter.read(path))
     assert not wrong, "\n".join([RULES[name].__doc__, *wrong])
 
