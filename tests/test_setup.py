@@ -171,3 +171,35 @@ def test_an_old_python_is_told_in_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "needs Python 3.11 or newer, and this is Python 3.8" in done.stderr
+
+
+def test_two_stages_side_by_side(monkeypatch, tmp_path, capfd) -> None:
+    """Both run at once; the second's words come last; a red one makes the pair red."""
+    monkeypatch.setattr(stages, "REPORTS", tmp_path)
+    python = sys.executable
+
+    def wait_for(name: str, other: str) -> None:
+        # Ends only when the other has begun as well.
+        code = (
+            "import pathlib, sys, time\n"
+            f"here = pathlib.Path({str(tmp_path)!r})\n"
+            f"(here / '{name}').touch()\n"
+            "end = time.monotonic() + 30\n"
+            f"while not (here / '{other}').exists() and time.monotonic() < end:\n"
+            "    time.sleep(0.01)\n"
+            f"print('{name} says')\n"
+            f"sys.exit(not (here / '{other}').exists())"
+        )
+        stages.run(python, "-c", code)
+
+    stages.side_by_side(lambda: wait_for("a", "b"), lambda: wait_for("b", "a"))
+    said = capfd.readouterr().out
+    assert said.index("a says") < said.index("b says")
+
+    def red() -> None:
+        stages.run(python, "-c", "import sys; print('red'); sys.exit(3)")
+
+    for pair in ((red, lambda: None), (lambda: None, red)):
+        with pytest.raises(stages.Stop, match="exit 3"):
+            stages.side_by_side(*pair)
+        assert "red" in capfd.readouterr().out

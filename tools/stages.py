@@ -47,10 +47,17 @@ def say(text: str) -> None:
 # --- running things ---------------------------------------------------------------
 
 
+heard = threading.local()  # .file: where a command's words go, unless on the screen
+
+
 def run(*command: str | Path, **extra: str) -> None:
     """Run a command in the repository's root, showing what it says."""
     code = subprocess.call(
-        [str(part) for part in command], cwd=ROOT, env=settings() | extra
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=settings() | extra,
+        stdout=getattr(heard, "file", None),
+        stderr=subprocess.STDOUT if hasattr(heard, "file") else None,
     )
     if code:
         raise Stop(f"This failed (exit {code}): {show(command)}")
@@ -297,12 +304,40 @@ def in_turn(*stages: tuple[str, Callable[[], None]]) -> None:
             break
     say("\n=== summary")
     for name, seconds in times:
-        say(f"{name:12} {seconds:6.0f} s")
+        say(f"{name:14} {seconds:6.0f} s")
     passed, red, skipped = counts()
     say(f"total: {passed} passed, {red} failed, {skipped} skipped")
     if failed:
         raise Stop(failed)
     say("All green.")
+
+
+def side_by_side(first: Callable[[], None], second: Callable[[], None]) -> None:
+    """Run two stages at once, each on its core; what the second says comes at the end.
+
+    The second runs to its end even if the first is red.
+    """
+    failed: list[Stop] = []
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    words = REPORTS / "second.log"
+
+    def aside() -> None:
+        with words.open("w", encoding="utf-8") as heard.file:
+            try:
+                second()
+            except Stop as stop:
+                failed.append(stop)
+
+    thread = threading.Thread(target=aside)
+    thread.start()
+    try:
+        first()
+    except Stop as stop:
+        failed.insert(0, stop)
+    thread.join()
+    say(words.read_text(encoding="utf-8", errors="replace").rstrip())
+    if failed:
+        raise Stop(" ".join(map(str, failed)))
 
 
 def counts() -> tuple[int, int, int]:
@@ -320,8 +355,12 @@ def test(python: Path) -> None:
     in_turn(
         ("weights", lambda: weights(python)),
         ("lint", lambda: lint(python)),
-        ("tests", lambda: tests(python)),
-        ("nbval", lambda: nbval(python, chapters())),
+        (
+            "tests, nbval",
+            lambda: side_by_side(
+                lambda: tests(python), lambda: nbval(python, chapters())
+            ),
+        ),
         ("bench", lambda: bench(python)),
         ("site", lambda: build(python)),
         ("browser", lambda: browser(python)),
