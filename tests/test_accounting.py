@@ -28,8 +28,10 @@ from deepdive.accounting import (
     roofline,
     score_bytes,
 )
-from deepdive.attention import record
+from deepdive.attention import MultiHeadAttention, record
+from deepdive.blocks import Block, Stack, place, pre_norm
 from deepdive.configs import (
+    AttentionConfig,
     BertConfig,
     DeepSeekV2Config,
     DeepSeekV3Config,
@@ -39,6 +41,7 @@ from deepdive.configs import (
     T5Config,
     TransformerConfig,
 )
+from deepdive.halves import Decoder
 from deepdive.kernels import equation
 from deepdive.models.bert import Bert
 from deepdive.models.deepseek import DeepSeek
@@ -48,6 +51,32 @@ from deepdive.models.mixtral import Mixtral
 from deepdive.models.t5 import T5
 from deepdive.models.transformer2017 import Transformer
 from deepdive.moe import MixtureOfExperts
+
+
+class Attentions(Decoder):
+    """Layers of attention and nothing else, of the sizes of an `AttentionConfig`."""
+
+    def __init__(self, config: AttentionConfig):
+        super().__init__()
+        self.config = config
+        heads = config.n_heads, config.n_kv_heads, config.head_dim
+        self.blocks = Stack(
+            Block(
+                attention=MultiHeadAttention(config.d_model, *heads),
+                feedforward=nn.Identity(),
+                attention_norm=nn.Identity(),
+                feedforward_norm=nn.Identity(),
+                residual=pre_norm,
+            )
+            for _ in range(config.n_layers)
+        )
+
+    def hidden(self, tokens, caches=None, keep=None, positions=None):
+        first = self.blocks[0].attention.q_proj.weight
+        x = first.new_zeros(*tokens.shape, self.config.d_model)
+        here = place(tokens, caches, keep, positions, self.config.window)
+        return self.blocks(x, caches, mask=here.mask)
+
 
 MODELS = {
     TransformerConfig: Transformer,
@@ -94,7 +123,7 @@ TWO_HALVES = (TransformerConfig, T5Config)
 
 def build(config, device="cpu") -> nn.Module:
     with torch.device(device):
-        model = MODELS[type(config)](config)
+        model = {**MODELS, AttentionConfig: Attentions}[type(config)](config)
     for layer in model.modules():
         if callable(getattr(layer, "kernel", None)):
             layer.kernel = equation
@@ -158,7 +187,7 @@ def by_part(model: nn.Module) -> dict[str, int]:
 def test_published_models_have_the_predicted_parameters(name):
     config = PUBLISHED[name]
     counted = parameters(config)
-    got = by_part(build(config, "meta"))
+    got = by_part(on_meta(config))
     assert {part: counted[part] for part in got} == got
     assert counted["total"] == sum(got.values())
 
@@ -290,35 +319,101 @@ def test_published_caches_have_the_predicted_bytes(name):
     assert 2 * kv_bytes(config, 4096) == config.n_layers * kv_bytes(shallow, 4096)
 
 
-@pytest.mark.parametrize("name", ["GPT2_SMALL", "T5_SMALL", "DEEPSEEK_V2_LITE"])
-def test_caches_of_the_full_depth(name):
-    check_cache(PUBLISHED[name])
+def test_caches_of_two_halves_at_the_full_depth():
+    check_cache(configs.T5_SMALL)
 
 
-@pytest.mark.parametrize(
-    ("name", "kib", "gib"),
-    [
-        ("GPT2_SMALL", 36, 0.14),
-        ("LLAMA_7B", 512, 2.00),
-        ("LLAMA_2_7B", 512, 2.00),
-        ("LLAMA_2_13B", 800, 3.13),
-        ("LLAMA_2_70B", 320, 1.25),
-        ("LLAMA_3_8B", 128, 0.50),
-        ("LLAMA_3_1_8B", 128, 0.50),
-        ("LLAMA_3_70B", 320, 1.25),
-        ("LLAMA_3_1_405B", 504, 1.97),
-        ("MISTRAL_7B", 128, 0.50),
-        ("MIXTRAL_8X7B", 128, 0.50),
-        ("DEEPSEEK_67B", 380, 1.48),
-        ("DEEPSEEK_V2", 67.5, 0.26),
-        ("DEEPSEEK_V3", 68.625, 0.27),
-        ("DEEPSEEK_V2_LITE", 30.375, 0.12),
-    ],
-)
-def test_the_book_gives_these_sizes(name, kib, gib):
-    assert kv_bytes(PUBLISHED[name], 1) / 2**10 == kib
-    at_4k = kv_bytes(PUBLISHED[name], 4096) / 2**30
+# KiB of a token, and GiB of 4,096, in 16 bits, as the book's tables give them.
+IN_THE_BOOK = {
+    "GPT2_SMALL": (36, 0.14),
+    "LLAMA_7B": (512, 2.00),
+    "LLAMA_2_7B": (512, 2.00),
+    "LLAMA_2_13B": (800, 3.13),
+    "LLAMA_2_70B": (320, 1.25),
+    "LLAMA_3_8B": (128, 0.50),
+    "LLAMA_3_1_8B": (128, 0.50),
+    "LLAMA_3_70B": (320, 1.25),
+    "LLAMA_3_1_70B": (320, 1.25),
+    "LLAMA_3_1_405B": (504, 1.97),
+    "MISTRAL_7B": (128, 0.50),
+    "MIXTRAL_8X7B": (128, 0.50),
+    "FALCON_7B": (8, 0.03),
+    "GEMMA_2B": (18, 0.07),
+    "GEMMA_7B": (448, 1.75),
+    "DEEPSEEK_67B": (380, 1.48),
+    "DEEPSEEK_V2": (67.5, 0.26),
+    "DEEPSEEK_V3": (68.625, 0.27),
+    "DEEPSEEK_V2_LITE": (30.375, 0.12),
+}
+COUNTED = {**PUBLISHED, **configs.attention_alone}
+
+
+@pytest.mark.parametrize("name", IN_THE_BOOK)
+def test_the_book_gives_these_sizes(name):
+    kib, gib = IN_THE_BOOK[name]
+    assert kv_bytes(COUNTED[name], 1) / 2**10 == kib
+    at_4k = kv_bytes(COUNTED[name], 4096) / 2**30
     assert at_4k == pytest.approx(gib, abs=0.006)
+
+
+@cache
+def on_meta(config) -> nn.Module:
+    """All of a model's layers, without numbers; attention mixes nothing."""
+    model = build(config, "meta").bfloat16()
+    for layer in model.modules():
+        if hasattr(layer, "kernel"):
+            layer.kernel = lambda q, k, v, **how: q.new_empty(*q.shape[:3], v.shape[3])
+    return model
+
+
+def long_enough(config, tokens: int = 4096):
+    """The same model, were its positions enough; a cache is as large without them."""
+    if getattr(config, "max_seq_len", tokens) >= tokens:
+        return config
+    return dataclasses.replace(config, max_seq_len=tokens)
+
+
+def read(model, caches, T: int):
+    """T more tokens through all the blocks."""
+    with torch.no_grad():
+        model.hidden(ids(T, device="meta"), caches)
+    return caches
+
+
+@pytest.mark.parametrize("name", IN_THE_BOOK)
+def test_every_models_caches_are_measured_to_the_byte(name):
+    """Of one token, and of 4,096, growing to them and with room for them."""
+    config = COUNTED[name]
+    model = on_meta(long_enough(config))
+    growing, with_room = model.new_caches(), model.new_caches(4096)
+    assert len(growing) == len(with_room) == config.n_layers
+    assert read(model, growing, 1).nbytes == kv_bytes(config, 1)
+    assert read(model, growing, 4095).nbytes == kv_bytes(config, 4096)
+    assert read(model, with_room, 4096).nbytes == kv_bytes(config, 4096)
+    assert growing.held == with_room.held == 4096
+
+
+@pytest.mark.parametrize("name", ["GPT2_SMALL", "FALCON_7B", "DEEPSEEK_V2_LITE"])
+def test_room_for_one_token_and_room_that_is_not_used(name):
+    config = COUNTED[name]
+    model = on_meta(long_enough(config))
+    for room in (1, 7):
+        caches = read(model, model.new_caches(room), 1)
+        assert caches.nbytes == kv_bytes(config, room) and caches.held == 1
+
+
+@pytest.mark.parametrize("spare", [0, 3])
+def test_a_windows_caches_stop_growing(spare):
+    """What is held for taking back a draft comes on top of what the window needs."""
+    config = configs.MISTRAL_7B
+    model = on_meta(config)
+    caches = model.new_caches(spare=spare)
+    for T in (4096, 1, 1000):
+        read(model, caches, T)
+        held = min(caches.seen, 4096 + spare)
+        extra = (held - 4096) * kv_bytes(config, 1)
+        assert caches.nbytes == kv_bytes(config, caches.seen) + extra
+        assert caches.held == held
 
 
 def test_a_window_is_a_cap():
@@ -529,6 +624,10 @@ def test_what_is_no_config(function, config):
         (lambda: kv_numbers(BERT, 1), TypeError, "BertConfig decodes nothing"),
         (lambda: kv_bytes(BERT, 1), TypeError, "BertConfig decodes nothing"),
         (lambda: decode_bytes(BERT, 1), TypeError, "BertConfig decodes nothing"),
+        (lambda: parameters(AttentionConfig()), TypeError, "got AttentionConfig"),
+        (lambda: decode_bytes(AttentionConfig(), 1), TypeError, "got AttentionConfig"),
+        (lambda: kv_bytes(AttentionConfig(), 1, source=1), ValueError, "no encoder"),
+        (lambda: AttentionConfig(n_kv_heads=2), ValueError, "does not divide"),
         (lambda: kv_numbers(GPT, -1), ValueError, "tokens must be ≥ 0, got -1"),
         (lambda: kv_numbers(GPT, 1.0), TypeError, "tokens must be an integer"),
         (lambda: kv_numbers(GPT, True), TypeError, "tokens must be an integer"),

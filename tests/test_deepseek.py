@@ -19,6 +19,7 @@ from deepdive import configs
 from deepdive.attention import record
 from deepdive.cache import Caches
 from deepdive.configs import DeepSeekV2Config, DeepSeekV3Config
+from deepdive.inference import for_inference
 from deepdive.models.deepseek import DeepSeek
 from deepdive.moe import SigmoidRouter, SoftmaxTopKRouter, record_routing
 from deepdive.pretrained import load_deepseek
@@ -136,29 +137,49 @@ def test_equals_transformers(kind, seed, tmp_path):
                 padded[side] = reference(
                     tokens, attention_mask=keep, position_ids=positions
                 ).logits
-        close(ours(tokens), whole, 1e-9)
-        for side, expected in padded.items():
-            keep = ragged(side)
-            close(ours(tokens, keep=keep)[keep], expected[keep], 1e-9, side)
+        for model in (ours, for_inference(ours)):
+            close(model(tokens), whole, 1e-9)
+            for side, expected in padded.items():
+                keep = ragged(side)
+                close(model(tokens, keep=keep)[keep], expected[keep], 1e-9, side)
 
 
 @pytest.mark.parametrize("kind", ["V2, groups", "V3", "V3, one group, YaRN"])
 @pytest.mark.parametrize("cuts", [(1,) * T, (5, 3, 1), (2, 7)])
-def test_token_by_token_is_all_at_once(kind, cuts, tmp_path):
+@pytest.mark.parametrize("prepare", [lambda model: model, for_inference])
+def test_token_by_token_is_all_at_once(kind, cuts, prepare, tmp_path):
+    """By the model, and by its prepared copy; held to the model's whole pass."""
     ours = load_deepseek(saved(theirs(kind), tmp_path), torch.float64)
-    tokens = text()
+    model, tokens = prepare(ours), text()
     for keep in (None, ragged("left")):
         whole = ours(tokens, keep=keep).detach()
         for capacity in (None, T):
-            caches, parts = ours.new_caches(capacity), []
+            caches, parts = model.new_caches(capacity), []
             for part in tokens.split(cuts, dim=1):
                 upto = caches.seen + part.shape[1]
                 part_keep = None if keep is None else keep[:, :upto]
-                parts.append(ours(part, caches, part_keep).detach())
+                parts.append(model(part, caches, part_keep).detach())
             real = slice(None) if keep is None else keep
             close(torch.cat(parts, 1)[real], whole[real], 1e-10)
     # B29: the latent and one rotary key per token, layer and text, and nothing else
     assert caches.nbytes == 2 * 3 * T * (8 + 4) * 8
+
+
+@pytest.mark.parametrize("kind", ["V2, groups", "V3"])
+@torch.no_grad()
+def test_writing_with_a_cache_equals_transformers_writing_with_theirs(kind, tmp_path):
+    """Word by word on both sides, in float32 as it comes."""
+    reference = theirs(kind).float()
+    ours = load_deepseek(saved(reference, tmp_path), torch.float32)
+    prompt, new = text().split((4, T - 4), dim=1)
+    cache = transformers.DynamicCache(config=reference.config)
+    expected = [reference(prompt, cache=cache).logits]
+    expected += [reference(one, cache=cache).logits for one in new.split(1, dim=1)]
+    for model in (ours, for_inference(ours)):
+        caches = model.new_caches(T)
+        got = [model(prompt, caches), *(model(one, caches) for one in new.split(1, 1))]
+        close(torch.cat(got, 1), torch.cat(expected, 1), 1e-4)
+    assert caches.seen == cache.get_seq_length() == T
 
 
 @pytest.mark.parametrize("kind", ["V2, groups", "V3"])

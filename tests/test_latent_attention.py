@@ -17,6 +17,8 @@ from wide_reference import randomise, wide
 from deepdive.attention import MultiHeadAttention, record
 from deepdive.cache import GrowingCache, PreallocatedCache
 from deepdive.configs import YarnScaling
+from deepdive.inference import Int8Linear
+from deepdive.inference.latent import JoinedLatentAttention
 from deepdive.kernels import equation
 from deepdive.latent_attention import LatentAttention, softmax_scale
 from deepdive.masks import Causal
@@ -271,6 +273,118 @@ def test_the_cheaper_way_by_counting_multiplications():
     assert taken == ["expanded", "absorbed"]
 
 
+# Prepared for inference
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(0, 12),
+    st.integers(1, 4),
+    st.tuples(*[st.integers(1, 9)] * 3),
+    st.integers(0, 3),
+    st.none() | st.integers(1, 9),
+    st.booleans(),
+    st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_joined_is_the_same_function(B, T, seen, H, widths, half, q_rank, padded, seed):
+    """On any shape, with a cache or without, by either way, turned or not."""
+    d_c, d_h, d_v = widths
+    one = layer(
+        seed,
+        n_heads=H,
+        kv_lora_rank=d_c,
+        qk_nope_head_dim=d_h,
+        qk_rope_head_dim=2 * half,
+        v_head_dim=d_v,
+        q_lora_rank=q_rank,
+        scale=0.3,
+    )
+    fast, S = JoinedLatentAttention(one), seen + T
+    x = torch.randn(B, S, 16, dtype=torch.float64)
+    rotate = turn(S, width=2 * half) if half else None
+    new = turn(T, seen, 2 * half) if half else None
+    keep = torch.rand(B, S) < 0.7 if padded else None
+    whole = one(x, Causal(keep=keep), rotate)
+    close(fast(x, Causal(keep=keep), rotate), whole, 1e-10)
+    close(fast(x, Causal(keep=keep)), one(x, Causal(keep=keep)), 1e-10, "not turned")
+    close(fast.queries(x, rotate), one.queries(x, rotate), 1e-12)
+    close(fast.latent(x, rotate), one.latent(x, rotate), 1e-12)
+    caches = [PreallocatedCache(S), GrowingCache()]
+    for cache, each in zip(caches, (fast, one), strict=True):
+        if seen:
+            before = turn(seen, width=2 * half) if half else None
+            each(x[:, :seen], Causal(), before, cache)
+        out = each(x[:, seen:], Causal(keep=keep), new, cache)
+        close(out, whole[:, seen:], 1e-9)
+    close(caches[0].entries[0], caches[1].entries[0], 1e-12, "what is kept")
+
+
+def test_joined_reads_x_once_and_takes_no_further_memory():
+    one = layer(q_lora_rank=7)
+    fast = JoinedLatentAttention(one)
+    assert [name for name, m in fast.named_modules() if isinstance(m, nn.Linear)] == [
+        "k_up", "v_up", "o_proj", "q_up", "down",
+    ]  # fmt: skip
+    assert fast.down.weight.shape == (7 + 8 + 4, 16)
+    for name in ("k_up", "v_up", "o_proj", "q_up"):
+        assert getattr(fast, name) is getattr(one, name)
+    plain = layer()
+    fast = JoinedLatentAttention(plain)
+    assert fast.down.weight.shape == (4 * 10 + 8 + 4, 16)
+    for before, after in ((one, JoinedLatentAttention(one)), (plain, fast)):
+        numbers = [sum(x.numel() for x in m.parameters()) for m in (before, after)]
+        assert numbers[0] == numbers[1]
+    before = copy.deepcopy(plain.state_dict())
+    fast.down.weight.data.zero_()
+    assert all(torch.equal(x, before[n]) for n, x in plain.state_dict().items())
+    assert JoinedLatentAttention(layer(scale=0.3)).scale == 0.3
+
+
+def test_joined_equals_transformers():
+    reference, angles = theirs("2", 0, q_lora_rank=7)
+    ours = JoinedLatentAttention(with_weights_of(reference, q_lora_rank=7))
+    x, position = torch.randn(2, 7, 16, dtype=torch.float64), torch.arange(7)
+    with wide(nn.ModuleList([reference, angles])):
+        expected, _ = reference(
+            hidden_states=x,
+            position_embeddings=angles(x, position[None]),
+            attention_mask=Causal().tensor(7, 7)[None, None],
+        )
+    rotate = Rotary(4, pairing=interleaved)(position)
+    close(ours(x, mask=Causal(), rotate=rotate), expected, 1e-9)
+
+
+def test_joined_keeps_dtypes_and_takes_layouts():
+    one = layer(dtype=torch.float32, q_lora_rank=7)
+    x = torch.randn(2, 6, 16)
+    exact = one(x, Causal(), turn(6)).detach()
+    fast, cache = JoinedLatentAttention(one), GrowingCache()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = [fast(x[:, :5], Causal(), turn(5), cache)]
+        out.append(fast(x[:, 5:], Causal(), turn(1, 5), cache))
+    assert cache.entries[0].dtype == torch.bfloat16
+    size = float(exact.abs().max())
+    close(torch.cat(out, 1).float(), exact, 0.2 * size)
+    low = JoinedLatentAttention(copy.deepcopy(one).bfloat16())
+    assert low(x.bfloat16(), Causal(), turn(6)).dtype == torch.bfloat16
+    for name in ("down", "q_up", "o_proj"):
+        setattr(fast, name, Int8Linear(getattr(fast, name)))
+    with torch.no_grad():
+        close(fast(x, Causal(), turn(6)), exact, 0.05 * size)
+
+
+def test_joined_is_recorded_as_the_layer_itself():
+    one, x = layer(), torch.randn(2, 5, 16, dtype=torch.float64)
+    with record(one) as expected:
+        one(x, Causal(), turn(5))
+    fast = JoinedLatentAttention(one)
+    with record(fast) as seen:
+        fast(x, Causal(), turn(5))
+    close(seen[""], expected[""], 1e-12)
+
+
 # The ladder, and why the rotary key stands apart
 
 
@@ -426,8 +540,9 @@ def test_wrong_sizes_are_named(sizes):
         LatentAttention(**{**SMALL, **sizes})
 
 
-def test_wrong_input_is_refused_before_the_cache_changes():
-    one, cache = layer(), GrowingCache()
+@pytest.mark.parametrize("prepare", [lambda one: one, JoinedLatentAttention])
+def test_wrong_input_is_refused_before_the_cache_changes(prepare):
+    one, cache = prepare(layer()), GrowingCache()
     x = torch.zeros(1, 3, 16, dtype=torch.float64)
     with pytest.raises(ValueError, match="d_model = 16"):
         one(torch.zeros(1, 3, 15, dtype=torch.float64), cache=cache)
@@ -436,12 +551,19 @@ def test_wrong_input_is_refused_before_the_cache_changes():
     with pytest.raises(TypeError, match="tensor"):
         one([[0.0]], cache=cache)
     with pytest.raises(ValueError, match="nothing to rotate"):
-        layer(qk_rope_head_dim=0)(x, rotate=turn(3), cache=cache)
+        prepare(layer(qk_rope_head_dim=0))(x, rotate=turn(3), cache=cache)
     with pytest.raises(ValueError, match="made for 2 positions of width 4"):
         one(x, rotate=turn(2), cache=cache)
     with pytest.raises(ValueError, match="made for 3 positions of width 6"):
         one(x, rotate=turn(3, width=6), cache=cache)
+    with pytest.raises(TypeError, match="cache must be"):
+        one(x, rotate=turn(3), cache=[])
     assert cache.seen == 0
     with pytest.raises(TypeError, match="mask must be"):
         one(x, mask=torch.ones(3, 3))
     assert one(x).isfinite().all()
+
+
+def test_only_latent_attention_is_joined():
+    with pytest.raises(TypeError, match="must be a LatentAttention, got Multi"):
+        JoinedLatentAttention(MultiHeadAttention(16, 4))

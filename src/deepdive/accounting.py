@@ -16,6 +16,7 @@ from functools import singledispatch
 from typing import Any, NamedTuple
 
 from deepdive.configs import (
+    AttentionConfig,
     BertConfig,
     DeepSeekV2Config,
     GptConfig,
@@ -138,13 +139,17 @@ def kv_numbers(config, tokens: int, source: int = 0) -> int:
     Args:
         source: tokens of the encoder's text, whose keys and values are kept as well.
 
+    Note:
+        The sizes of an attention alone (`configs.AttentionConfig`) are enough.
+
     Raises:
         TypeError: not a decoder's config.
         ValueError: a negative number, or a source without an encoder.
 
     Taught in: book/10_kv_cache.ipynb
     """
-    plan = _decoder(config)
+    alone = isinstance(config, AttentionConfig)
+    plan = _attention_alone(config) if alone else _decoder(config)
     _check_counts(tokens=tokens, source=source)
     _check_source(config, plan, source=source)
     return sum(
@@ -635,6 +640,18 @@ def _llama_like(c, feedforward: dict) -> Plan:
         head=table,
         decoder=(layer,) * c.n_layers,
     )
+
+
+def _attention_alone(c: AttentionConfig) -> Plan:
+    """Layers without a feed-forward part: for the cache, and for nothing else."""
+    layer = Layer(
+        attention=_heads(c.d_model, c.n_heads, c.n_kv_heads, c.head_dim, False),
+        feedforward=NOTHING,
+        norms=NOTHING,
+        cached=2 * c.n_kv_heads * c.head_dim,
+        window=c.window,
+    )
+    return Plan(NOTHING, NOTHING, head=0, decoder=(layer,) * c.n_layers)
 
 
 def _heads(d_model: int, H: int, G: int, D: int, biases: bool) -> Part:

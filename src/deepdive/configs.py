@@ -316,6 +316,29 @@ class DeepSeekV3Config(DeepSeekV2Config):
     routed_scale: float = 2.5
 
 
+@dataclass(frozen=True)
+class AttentionConfig:
+    """Sizes of a model's attention alone, by default Falcon-7B's: its cache's cost.
+
+    For models that the book counts and does not build, because their other parts are
+    not among the book's. `accounting.kv_bytes` takes it; what needs a whole model does
+    not.
+
+    Taught in: book/12_grouped_query_attention.ipynb
+    """
+
+    d_model: int = 4544
+    n_layers: int = 32
+    n_heads: int = 71  # H
+    n_kv_heads: int = 1  # G
+    head_dim: int = 64  # D
+    window: int | None = None
+
+    def __post_init__(self):
+        _check(self)
+        _check_kv_heads(self)
+
+
 def _check(config, may_be_zero: tuple[str, ...] = ()) -> None:
     """Every field by its annotation: integers ≥ 1, finite floats > 0, dropout < 1."""
     for item in fields(config):
@@ -431,6 +454,17 @@ LLAMA_3_70B = LlamaConfig(
     max_seq_len=8192,
     rope_base=500_000.0,
 )
+LLAMA_3_1_70B = LlamaConfig(  # and 3.3
+    vocab_size=128_256,
+    d_model=8192,
+    n_layers=80,
+    n_heads=64,
+    n_kv_heads=8,
+    d_ff=28_672,
+    max_seq_len=131_072,
+    rope_base=500_000.0,
+    rope_scaling=Llama3Scaling(),
+)
 LLAMA_3_1_405B = LlamaConfig(
     vocab_size=128_256,
     d_model=16_384,
@@ -487,3 +521,18 @@ DEEPSEEK_V2_LITE = DeepSeekV2Config(
 DEEPSEEK_V3 = DeepSeekV3Config(
     rope_scaling=YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
 )
+
+# Models of which the attention alone is counted here. The names of those above stand
+# for models that can be built; these are no such names, but keys.
+# Falcon-7B adds attention and a two-layer network side by side (Almazrouei et al. 2023,
+# arXiv:2311.16867, and the release's configuration). Gemma's gate is a GELU (Gemma Team
+# 2024, arXiv:2403.08295, Table 1); the 7B's heads are together wider than d_model.
+attention_alone = {
+    "FALCON_7B": AttentionConfig(),
+    "GEMMA_2B": AttentionConfig(
+        d_model=2048, n_layers=18, n_heads=8, n_kv_heads=1, head_dim=256
+    ),
+    "GEMMA_7B": AttentionConfig(
+        d_model=3072, n_layers=28, n_heads=16, n_kv_heads=16, head_dim=256
+    ),
+}

@@ -115,16 +115,22 @@ class LatentAttention(nn.Module):
         rotate: Callable[[Tensor], Tensor] | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        check_vectors("x", x, self.kv_down.weight)
         check_kind("cache", cache, Cache, NoneType)
-        if rotate is not None and self.k_rope is None:
+        if rotate is not None and not self.qk_rope_head_dim:
             raise ValueError("qk_rope_head_dim is 0: there is nothing to rotate")
-        q, latent = self.queries(x, rotate), self.latent(x, rotate)
+        q, latent = self.asked_and_kept(x, rotate)
         if cache is not None:
             (latent,) = cache.append(latent)  # (B, 1, S, d_c + d_R), older ones first
         cheaper = self.absorbing_is_cheaper(q.shape[-2], latent.shape[-2])
         attend = self.absorbed if cheaper else self.expanded
         return self.o_proj(merge_heads(attend(q, latent, mask)))
+
+    def asked_and_kept(
+        self, x: Tensor, rotate: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The new tokens' `queries`, and their `latent`, which a cache keeps."""
+        check_vectors("x", x, self.kv_down.weight)
+        return self.queries(x, rotate), self.latent(x, rotate)
 
     def queries(
         self, x: Tensor, rotate: Callable[[Tensor], Tensor] | None = None

@@ -4,6 +4,9 @@
 The folder gets recipe.json (what was run), checkpoint.pt, log.jsonl (a line of JSON for
 each update), result.json and model.safetensors (the weights at the end). A run that was
 stopped goes on when the same command is given again, to the same weights.
+
+Several processes share the work of a run when torchrun starts this command:
+torchrun --nproc-per-node 2 -m deepdive train RECIPE
 """
 
 import argparse
@@ -49,14 +52,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="float32",
         help="of the products; the weights stay float32 (default: float32)",
     )
+    parser.add_argument(
+        "--sharded",
+        action="store_true",
+        help="under torchrun: divide the model among the processes (FSDP2)",
+    )
     add_device(parser)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Run a recipe, or list all of them."""
-    import torch
-
-    from deepdive.recipes import RECIPES, run_recipe
+    from deepdive.recipes import RECIPES
+    from deepdive.training import join, leave
 
     if chosen.list:
         for recipe in RECIPES.values():
@@ -66,27 +73,48 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.recipe not in RECIPES:
         asked = "which recipe?" if chosen.recipe is None else f"no {chosen.recipe!r};"
         raise Usage(f"{asked} known: {', '.join(RECIPES)}")
+    world = join()
+    if chosen.sharded and world.size == 1:
+        raise Usage("--sharded: torchrun must start the processes that share a model")
+    if not world.first:
+        chosen.parser.prog += f" (process {world.rank})"  # which one has failed
     folder = chosen.out or Path("runs", f"{chosen.recipe}-seed-{chosen.seed}")
-    complain(f"{chosen.recipe}: {chosen.steps or RECIPES[chosen.recipe].steps} updates")
-    complain(f"    into {shown(folder)}")
-    complain("Ctrl+C stops; the same command goes on from there. Preparing …")
+    if world.first:
+        updates = chosen.steps or RECIPES[chosen.recipe].steps
+        complain(f"{chosen.recipe}: {updates} updates")
+        complain(f"    into {shown(folder)}")
+        complain("Ctrl+C stops; the same command goes on from there. Preparing …")
+    result = _result(chosen, folder)
+    leave()
+    if world.first:
+        for name, value in result.items():
+            say(f"{name} {value:.4g}")
+        say(f"all of it is in {shown(folder)}; let it write with:")
+        say(f"    python -m deepdive generate {shown(folder)}")
+    return 0
+
+
+def _result(chosen: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Run the recipe, or go on with it."""
+    import torch
+
+    from deepdive.recipes import RECIPES, run_recipe
+    from deepdive.training import sharded
+
     half = None if chosen.precision == "float32" else getattr(torch, chosen.precision)
+    how = {"spread": sharded} if chosen.sharded else {}
     try:
-        result = run_recipe(
+        return run_recipe(
             RECIPES[chosen.recipe],
             folder,
             steps=chosen.steps,
             seed=chosen.seed,
             device=device(chosen.device),
             precision=half,
+            **how,
         )
     except KeyboardInterrupt:
         raise Stopped(_how_to_go_on(chosen, folder)) from None
-    for name, value in result.items():
-        say(f"{name} {value:.4g}")
-    say(f"all of it is in {shown(folder)}; let it write with:")
-    say(f"    python -m deepdive generate {shown(folder)}")
-    return 0
 
 
 def _how_to_go_on(chosen: argparse.Namespace, folder: Path) -> str:

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from deepdive.device import seed_everything
 from deepdive.pretrained.huggingface import Renamed, load_into
 from deepdive.recipes.recipe import Recipe
-from deepdive.training import EMA, fit, read_log
+from deepdive.training import EMA, fit, join, read_log, whole
 from deepdive.training.checkpoints import write_atomically
+from deepdive.training.sharding import full
 
 FORMAT = "deepdive run 1"
 
@@ -38,13 +39,19 @@ def run_recipe(
     device: torch.device | str = "cpu",
     precision: torch.dtype | None = None,
     progress: bool = True,
+    spread: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> dict[str, float]:
     """Run a recipe to its end, from where a run in the same folder stopped.
+
+    Under `torchrun` the processes share the work, as `training.fit` says; the first
+    judges and writes.
 
     Args:
         folder: new or empty, or this very run's.
         steps: other than the recipe's own; the schedule is drawn out to it.
         precision: as `training.fit` takes it.
+        spread: what is done to the model before its optimiser is made:
+            `training.sharded` divides it among the processes.
 
     Returns:
         The metrics of the recipe's `evaluate` at the end.
@@ -53,7 +60,7 @@ def run_recipe(
         FileExistsError: the folder holds something else; nothing in it is touched.
         TypeError, ValueError, FloatingPointError: as `training.fit`.
     """
-    folder = Path(folder)
+    folder, world = Path(folder), join()
     steps = recipe.steps if steps is None else steps
     what = {
         "format": FORMAT,
@@ -63,9 +70,9 @@ def run_recipe(
         "precision": None if precision is None else str(precision),
     }
     schedule = recipe.schedule(steps)  # a wrong number is refused before any file
-    claim(folder, what)
+    world.by_first(lambda: claim(folder, what))
     seed_everything(seed)
-    model = recipe.model().to(device)
+    model = spread(recipe.model().to(device))
     judge = Judge(recipe, model, steps)
     fit(
         model,
@@ -84,8 +91,8 @@ def run_recipe(
     )
     result = judge.metrics()
     with judge.applied():
-        write_atomically(folder / "model.safetensors", _writer(_untied(model)))
-    _write_json(folder / "result.json", result)
+        weights = full(_untied(model), keep=world.first)
+        world.by_first(lambda: _write_result(folder, weights, result))
     return result
 
 
@@ -207,6 +214,7 @@ class Judge:
 
     def __init__(self, recipe: Recipe, model: nn.Module, steps: int):
         self.recipe, self.model, self.steps = recipe, model, steps
+        self.world = join()
         decay = recipe.average
         self.average = None if decay is None else EMA(model, decay)
         self.callbacks = [self] if decay is None else [self.average, self]
@@ -222,8 +230,9 @@ class Judge:
         training = self.model.training
         self.model.eval()
         try:
-            with self.applied():
-                return self.recipe.evaluate(self.model)
+            with self.applied(), whole(self.model):
+                judge = self.recipe.evaluate
+                return self.world.by_first(lambda: judge(self.model))
         finally:
             self.model.train(training)
 
@@ -255,8 +264,10 @@ def _untied(model: nn.Module) -> dict[str, Tensor]:
     return {name: state[name].cpu().contiguous() for name in first.values()}
 
 
-def _writer(tensors: dict[str, Tensor]) -> Callable:
-    return lambda file: file.write(save(tensors))
+def _write_result(folder: Path, weights: dict[str, Tensor], result: dict) -> None:
+    path = folder / "model.safetensors"
+    write_atomically(path, lambda file: file.write(save(weights)))
+    _write_json(folder / "result.json", result)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

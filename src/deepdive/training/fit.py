@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Adafactor
 
 from deepdive.objectives import Loss
 from deepdive.training.progress import Progress
 from deepdive.training.run import Run
 from deepdive.training.schedules import Schedule
+from deepdive.training.sharding import is_sharded
 from deepdive.training.update import Update
 
 
@@ -37,7 +39,8 @@ def fit(
 
     Updates count from 1, micro-batches from 0: update s reads batches (s − 1)·n …
     s·n − 1, n = `accumulate`, and its gradient is the joined batch's, whatever the
-    number of real tokens in each.
+    number of real tokens in each. Under `torchrun` the processes share its work, and
+    update, losses and files are the same: see `shares`, and `sharded` for large models.
 
     Args:
         batches: number of a micro-batch → batch, on the model's device. The same
@@ -53,7 +56,7 @@ def fit(
         log: a file of JSON lines, one an update; lines after the checkpoint are cut.
         callbacks: called after each update with its record; a dict that one returns
             is added to the record. Those with `state_dict`, such as `EMA`, are kept
-            in the checkpoint.
+            in the checkpoint. Each process calls them; the first's are kept.
 
     Returns:
         This call's records: step, loss (per token), lr (of the first group), grad_norm
@@ -82,7 +85,7 @@ def fit(
     training, records = model.training, []
     try:
         run.begin(steps)
-        show = Progress(steps, progress)
+        show = Progress(steps, progress and run.world.first)
         for step in range(run.step + 1, steps + 1):
             model.train()
             records.append(run.advance(step))
@@ -108,11 +111,17 @@ def _check(model, batches, loss, optimiser, callbacks) -> None:
             raise TypeError(f"{name} must be callable, got {type(part).__name__}")
     own = {id(parameter) for parameter in model.parameters()}
     theirs = [id(p) for group in optimiser.param_groups for p in group["params"]]
+    if is_sharded(model) and isinstance(optimiser, Adafactor):
+        raise ValueError(
+            "torch's Adafactor cannot move weights that `sharded` has divided; without "
+            "it, each process keeps a copy of the model"
+        )
     strangers = sum(one not in own for one in theirs)
     if strangers:
+        late = ": make it after `sharded(model)`" if is_sharded(model) else ""
         raise ValueError(
             f"{strangers} of the optimiser's {len(theirs)} parameters are not the "
-            f"model's"
+            f"model's{late}"
         )
 
 

@@ -8,18 +8,23 @@ import os
 import time
 from pathlib import Path
 
+from deepdive.device import seed_everything
 from deepdive.training.checkpoints import (
     load_checkpoint,
     random_state,
     save_checkpoint,
     set_random_state,
 )
+from deepdive.training.distributed import own_seed
 from deepdive.training.log import Log
 from deepdive.training.recipe import describe, differences
+from deepdive.training.sharding import full, is_sharded, placed, placed_moments
 
 
 class Run:
     """The state of one call of `fit`, and the files that keep it.
+
+    Of several processes the first has the files; what it finds there, all are told.
 
     Args:
         update: the one step, with model, optimiser and scaler in it.
@@ -28,10 +33,11 @@ class Run:
 
     def __init__(self, update, schedule, callbacks, checkpoint, log):
         self.update, self.schedule, self.callbacks = update, schedule, callbacks
+        self.world = update.world
         self.recipe: dict = {}
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.log_path = None if log is None else Path(log)
-        self.log = None
+        self.log = Log(None, done=None)
         self.step = self.saved = 0
         self.groups = update.optimiser.param_groups
         self.rates = [group["lr"] for group in self.groups]
@@ -39,16 +45,15 @@ class Run:
 
     def begin(self, steps: int) -> None:
         """From the checkpoint where there is one; else write the first, of update 0."""
-        if self.checkpoint is None or not self.checkpoint.exists():
-            self.log = Log(self.log_path, done=None)
+        state = self.world.by_first(lambda: self._open(steps))
+        if self.world.size > 1:
+            self._check_alike(steps)
+        if state is not None:
+            self._restore(state)
+        elif self.world.size > 1:
+            self._draw_from(self.world.told(random_state()), [])
+        if state is None and self.checkpoint is not None:
             self._save_first(steps)
-            return
-        state = load_checkpoint(self.checkpoint)
-        self.recipe = self._describe(steps)
-        self._check_same(state, steps)
-        ours = state["log"] == self._log_name()
-        self.log = Log(self.log_path, done=state["step"] if ours else None)
-        self._restore(state)
 
     def advance(self, step: int) -> dict:
         """One update and its record."""
@@ -74,7 +79,6 @@ class Run:
         """Write the checkpoint, after the lines that lead up to it."""
         if self.checkpoint is None:
             return
-        self.log.sync()
         update = self.update
         state = {
             "step": self.step,
@@ -85,29 +89,62 @@ class Run:
             "optimiser": update.optimiser.state_dict(),
             "scaler": update.scaler.state_dict(),
             "others": [other.state_dict() for other in self._others()],
-            "random": random_state(),
         }
-        save_checkpoint(self.checkpoint, state)
+        if is_sharded(update.model):
+            state = full(state, keep=self.world.first)
+        state["random"], *others = self.world.gathered(random_state())
+        if others:
+            state["random of the other processes"] = others
+        self.world.by_first(lambda: self._write(state))
         self.saved = self.step
 
     def end(self) -> None:
         """Close the log; the optimiser gets back the rates it came with."""
-        if self.log is not None:
-            self.log.close()
+        self.log.close()
         for group, rate in zip(self.groups, self.rates, strict=True):
             group["lr"] = rate
 
+    def _open(self, steps: int) -> dict | None:
+        """The checkpoint, if there is one and it is of this run; and open the log."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            self.log = Log(self.log_path, done=None)
+            return None
+        state = load_checkpoint(self.checkpoint)
+        self.recipe = self._describe(steps)
+        self._check_same(state, steps)
+        ours = state["log"] == self._log_name()
+        self.log = Log(self.log_path, done=state["step"] if ours else None)
+        return state
+
+    def _check_alike(self, steps: int) -> None:
+        """Processes with different recipes, such as other seeds, train nothing."""
+        mine = self._describe(steps)
+        found = differences(self.world.told(mine), mine)
+        for rank, its in enumerate(self.world.gathered(found[:1])):
+            if its:
+                what = its[0].replace(" then, ", " in process 0, ")
+                raise ValueError(
+                    f"process {rank} has another recipe than process 0: "
+                    f"{what.removesuffix(' now')} there; give all the same seeds"
+                )
+
     def _save_first(self, steps: int) -> None:
         """Learn now, not after hours, whether a checkpoint can be written and read."""
-        if self.checkpoint is None:
-            return
         self.recipe = self._describe(steps)
         self.save()
+        self.world.by_first(self._read_back)
+
+    def _read_back(self) -> None:
         try:
             load_checkpoint(self.checkpoint)
         except ValueError:  # a callback's state may hold what cannot be read back
             self.checkpoint.unlink()
             raise
+
+    def _write(self, state: dict) -> None:
+        """The checkpoint, after the lines that lead up to it."""
+        self.log.sync()
+        save_checkpoint(self.checkpoint, state)
 
     def _describe(self, steps: int) -> dict:
         """The recipe; looking at the data moves no generator."""
@@ -118,7 +155,7 @@ class Run:
 
     def _restore(self, state: dict) -> None:
         """Be where the checkpoint was."""
-        update = self.update
+        update, state = self.update, self._placed(state)
         update.model.load_state_dict(state["model"])
         update.optimiser.load_state_dict(state["optimiser"])
         self.groups = update.optimiser.param_groups  # new objects
@@ -127,7 +164,31 @@ class Run:
             other.load_state_dict(its)
         self.step = self.saved = state["step"]
         self.clock = Clock(state["clock"])
-        set_random_state(state["random"])
+        others = state.get("random of the other processes", [])
+        self._draw_from(state["random"], others)
+
+    def _placed(self, state: dict) -> dict:
+        """A checkpoint's state, divided among the processes where the model is."""
+        update = self.update
+        if not is_sharded(update.model):
+            return state
+        others = zip(state["others"], self._others(), strict=True)
+        return {
+            **state,
+            "model": placed(state["model"], update.model.state_dict()),
+            "optimiser": placed_moments(state["optimiser"], update.optimiser),
+            "others": [placed(its, other.state_dict()) for its, other in others],
+        }
+
+    def _draw_from(self, first: dict, others: list[dict]) -> None:
+        """Draw on from where each process was, or from a seed of its own."""
+        rank = self.world.rank
+        if rank == 0:
+            set_random_state(first)
+        elif len(others) == self.world.size - 1:
+            set_random_state(others[rank - 1])
+        else:
+            seed_everything(own_seed(first["torch"], rank))
 
     def _check_same(self, state: dict, steps: int) -> None:
         """Nothing is loaded before this has passed."""

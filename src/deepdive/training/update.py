@@ -6,11 +6,14 @@ Taught in: book/06_transformer_2017.ipynb
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from deepdive.objectives import Loss
+from deepdive.training.distributed import join
+from deepdive.training.shares import shares, together
 
 
 class Update:
@@ -19,8 +22,8 @@ class Update:
         gradient = Σᵢ ∇totalᵢ / Σᵢ countᵢ
 
     Totals are added and counts are added; dividing comes last, so micro-batches with
-    unequal numbers of real tokens weigh what they should. (Under several processes,
-    the two sums are also what has to be added between them.)
+    unequal numbers of real tokens weigh what they should. Several processes add the
+    same two sums between them; who does which micro-batch is said in `shares`.
     """
 
     def __init__(
@@ -40,6 +43,8 @@ class Update:
         self.device = next(model.parameters()).device
         half = precision is torch.float16  # its gradients underflow unless scaled up
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
+        self.world = join()
+        self.ask, self.quiet = together(model, loss, self.world)
 
     def __call__(self, step: int) -> dict:
         """Update number `step`, and what is to be said of it.
@@ -67,31 +72,47 @@ class Update:
 
     def _gradients(self, step: int) -> tuple[float, int]:
         """Leave the mean's gradient (times the scaler's factor) in the parameters."""
-        total, count, unit = 0.0, 0, None
-        for i in range((step - 1) * self.accumulate, step * self.accumulate):
-            part = self._loss(self.batches(i))
-            value, n = part.total.item(), int(part.count)
-            if not math.isfinite(value):
-                raise FloatingPointError(
-                    f"the loss is {value} at update {step} (micro-batch {i}); the "
-                    f"weights are those of update {step - 1}"
-                )
-            # Any unit gives the same mean; this one keeps float16 in its range.
-            unit = max(n, 1) if unit is None else unit
-            self.scaler.scale(part.total / unit).backward()
+        total, count, unit, bad = 0.0, 0, None, None
+        numbers = range((step - 1) * self.accumulate, step * self.accumulate)
+        for i, batch, counts, last in shares(self.batches, numbers, self.world):
+            with nullcontext() if last else self.quiet():
+                part = self._loss(batch)
+                part = part if counts else Loss(part.total * 0, 0)
+                value, n = part.total.item(), int(part.count)
+                if bad is None and not math.isfinite(value):
+                    bad = value, i
+                # Any unit gives the same mean; this one keeps float16 in its range.
+                unit = self._unit(n) if unit is None else unit
+                self.scaler.scale(part.total / (unit / self.world.size)).backward()
             total, count = total + value, count + n
+        total, count = self._agreed(step, total, count, bad)
         if count and count != unit:
             for parameter in self._trained():
                 parameter.grad.mul_(unit / count)
         return total, count
 
+    def _unit(self, n: int) -> int:
+        """By what totals are divided: the tokens of every process's first share."""
+        return max(int(*self.world.summed(n)), 1)
+
+    def _agreed(self, step: int, total: float, count: int, bad) -> tuple[float, int]:
+        """The sums over all processes; what is wrong in one stops all."""
+        total, count = self.world.summed(total, count)
+        if not math.isfinite(total):
+            value, i = next(b for b in self.world.gathered(bad) if b is not None)
+            raise FloatingPointError(
+                f"the loss is {value} at update {step} (micro-batch {i}); the "
+                f"weights are those of update {step - 1}"
+            )
+        return total, int(count)
+
     def _loss(self, batch) -> Loss:
         """The model's loss in the precision asked for."""
         if self.precision is None:
-            part = self.loss(self.model, batch)
+            part = self.ask(batch)
         else:
             with torch.autocast(self.device.type, dtype=self.precision):
-                part = self.loss(self.model, batch)
+                part = self.ask(batch)
         if not isinstance(part, Loss) or not isinstance(part.total, Tensor):
             raise TypeError(
                 f"loss must return a `deepdive.objectives.Loss`, the sum and the count "
