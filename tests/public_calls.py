@@ -68,12 +68,15 @@ OUTSIDE = {  # parts of the package, and where their wrong input is tested inste
     "checks": "readers' answers: test_checks",
     "figures": "pictures: test_show_figures, test_errors",
     "grade": "the grader: test_checks",
+    "growth": "any numbers: test_memory",
     "heads": "pictures of MiniLM: test_heads",
     "induction": "looks at language models: test_induction",
     "inference": "weights laid out again: test_inference",
+    "memory": "a meter: test_memory",
     "palette": "colours: test_show_figures",
     "pretrained": "wrong files: test_huggingface, test_gguf, test_pretrained",
     "recipes": "training runs: test_recipes",
+    "roofline": "numbers about configs: test_roofline",
     "scoring": "any sequences: test_scoring",
     "shelf": "the book's own files: test_spelling",
     "show": "pictures: test_show_figures, test_errors",
@@ -128,8 +131,10 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "kernels.triton": "needs Triton: test_triton",
     "latent_attention.LatentAttention.absorbed": CHECKED,
     "latent_attention.LatentAttention.absorbing_is_cheaper": CHECKED,
+    "latent_attention.LatentAttention.asked_and_kept": CHECKED,
     "latent_attention.LatentAttention.expanded": CHECKED,
     "latent_attention.LatentAttention.latent": CHECKED,
+    "latent_attention.LatentAttention.mixed": CHECKED,
     "latent_attention.LatentAttention.queries": CHECKED,
     "masks.check_keep": "the check itself, of every rule",
     "masks.Causal.allowed": "the rule itself, on any positions",
@@ -184,10 +189,13 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "training.averages.EMA.load_state_dict": "called by fit: test_training",
     "training.averages.EMA.state_dict": "takes nothing",
     "training.checkpoints": "files: test_training",
+    "training.distributed": "many processes: test_distributed",
     "training.log": "files: test_training",
     "training.progress": "called by fit",
     "training.recipe": "called by fit",
     "training.run": "called by fit",
+    "training.sharding": "many processes: test_distributed",
+    "training.shares": "called by fit: test_distributed",
     "training.update": "called by fit",
 }
 
@@ -687,6 +695,7 @@ SMALL = {
     },
 }
 for kind in (
+    "AttentionConfig",
     "TransformerConfig",
     "BertConfig",
     "GptConfig",
@@ -697,6 +706,7 @@ for kind in (
     "DeepSeekV3Config",
 ):
     SMALL[kind] = dict(vars(getattr(configs, kind)()))
+SMALL["AttentionConfig"] |= {"window": 8}
 SMALL["LlamaConfig"] |= {"window": 8, "rope_scaling": configs.LinearScaling(2.0)}
 for kind, sizes in SMALL.items():
     CALLS[f"configs.{kind}"] = lambda kind=kind, sizes=sizes: (

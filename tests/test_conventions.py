@@ -33,7 +33,7 @@ CHAPTERS = """
 TAUGHT = """
 configs tokenizers masks norms feedforward cache kernels positions moe recurrent
 objectives attention latent_attention blocks halves decoding training models ablation
-accounting anatomy heads ngrams trace
+accounting anatomy heads ngrams roofline trace
 """
 # Papers' mechanisms: the file says where they come from, somewhere.
 SOURCED = """

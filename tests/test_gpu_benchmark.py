@@ -59,7 +59,7 @@ def test_all_parts_run_on_a_processor(gpu, tmp_path, capsys):
         assert ways == [(T, 64 // T, way) for T in (16, 32)
                         for way in ("forward", "backward")]  # fmt: skip
     (why,) = {row["error"] for row in rows(content, "attention", kernel="triton")}
-    assert "Triton needs a GPU" in why
+    assert "Triton needs a GPU" in why or "triton is not installed" in why
     ways = [row["way"] for row in rows(content, "decoding", batch=2)]
     assert ways == ["as built", "prepared", "transformers"]
     measured = [r for p in content["parts"] for r in rows(content, p) if "ms" in r]

@@ -311,6 +311,8 @@ def test_joined_is_the_same_function(B, T, seen, H, widths, half, q_rank, padded
     close(fast(x, Causal(keep=keep)), one(x, Causal(keep=keep)), 1e-10, "not turned")
     close(fast.queries(x, rotate), one.queries(x, rotate), 1e-12)
     close(fast.latent(x, rotate), one.latent(x, rotate), 1e-12)
+    rows = one.queries(x, rotate), one.latent(x, rotate), Causal(keep=keep)
+    close(fast.absorbed(*rows), one.absorbed(*rows), 1e-10, "absorbed")
     caches = [PreallocatedCache(S), GrowingCache()]
     for cache, each in zip(caches, (fast, one), strict=True):
         if seen:
@@ -466,7 +468,7 @@ def test_record_sees_the_weights_of_both_ways():
     close(full.sum(-1), torch.ones(2, 4, 5, dtype=torch.float64), 1e-12)
 
 
-@pytest.mark.parametrize("way", ["expanded", "absorbed"])
+@pytest.mark.parametrize("way", ["expanded", "absorbed", "joined"])
 def test_low_precision_errs_at_most_twice_as_much_as_plain_pytorch(way):
     """Plain: the same steps with torch's functions, keys and values of every head."""
     exact = layer(1, d_model=64, kv_lora_rank=32, qk_nope_head_dim=16, v_head_dim=16)
@@ -479,8 +481,11 @@ def test_low_precision_errs_at_most_twice_as_much_as_plain_pytorch(way):
     mask = Causal()
 
     def run(one, x):
-        rows = one.queries(x, turn(24)), one.latent(x, turn(24)), mask
-        return one.o_proj(getattr(one, way)(*rows).transpose(1, 2).flatten(2))
+        joined = way == "joined"
+        made = JoinedLatentAttention(one) if joined else one
+        rows = *made.asked_and_kept(x, turn(24)), mask
+        heads = getattr(made, "absorbed" if joined else way)(*rows)
+        return one.o_proj(heads.transpose(1, 2).flatten(2))
 
     def plain(one, x):
         q, latent = one.queries(x, turn(24)), one.latent(x, turn(24))
@@ -524,9 +529,11 @@ def test_finite_input_stays_finite(dtype):
     q, latent = one.queries(x, turn(4)), one.latent(x, turn(4))
     nobody = Causal(keep=torch.zeros(1, 4, dtype=torch.bool))
     for mask in (Causal(), nobody):
-        for way in (one.expanded, one.absorbed):
+        for way in (one.expanded, one.absorbed, JoinedLatentAttention(one).absorbed):
             assert way(q, latent, mask).isfinite().all()
-    assert not one(x, mask=nobody, rotate=turn(4)).any()
+    for made in (one, JoinedLatentAttention(one)):
+        assert not made(x, mask=nobody, rotate=turn(4)).any()
+        assert not made.absorbed(q, latent, nobody).any()
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "deepdive"
 
 FLOORS = {
     0: "configs device palette shelf inputs masks norms feedforward cache tokenizers "
-    "data scoring timing",
+    "data scoring timing memory growth",
     1: "kernels positions moe recurrent objectives",
     2: "attention latent_attention blocks halves decoding training ngrams",
     3: "models ablation filling",
     4: "pretrained inference",
     5: "accounting anatomy heads induction fading",
-    6: "trace recipes dependence",
+    6: "trace recipes dependence roofline",
     7: "checks commands figures show",
     8: "widgets grade __main__",
 }

@@ -19,11 +19,13 @@ from deepdive.objectives import (
     cross_entropy,
     fill_spans,
     label_smoothed,
+    losses,
     masked_lm,
     masked_lm_batch,
     next_tokens,
     perplexity,
     prefix_lm_batch,
+    rows,
     seq2seq_shift,
     span_corruption,
 )
@@ -101,6 +103,117 @@ def test_totals_and_counts_add_up_to_the_whole():
 def test_plus_adds_to_the_mean():
     loss = Loss(torch.tensor(6.0), torch.tensor(3)).plus(torch.tensor(0.5))
     assert loss.mean.item() == 2.5 and int(loss.count) == 3
+
+
+# ── Some rows at a time ──────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def by_rows(monkeypatch):
+    """Every loss goes by rows, three at a time for V = 11."""
+    monkeypatch.setattr(rows, "PIECE", 33)
+    monkeypatch.setattr(losses, "worth_it", lambda logits: True)
+
+
+def both(logits, labels, eps):
+    """The sum of the losses by torch, and by rows."""
+    theirs = F.cross_entropy(
+        logits.flatten(0, -2), labels.flatten(), label_smoothing=eps, reduction="sum"
+    )
+    return theirs, label_smoothed(logits, labels, IGNORED, eps).total
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("shape", [(1,), (7,), (4, 3), (2, 3, 5)])
+def test_by_rows_is_torchs_loss_and_gradient(by_rows, shape, eps):
+    logits, labels = some(*shape)
+    labels.view(-1)[1::3] = IGNORED
+    theirs, mine = both(logits, labels, eps)
+    assert "ByRows" in mine.grad_fn.name()
+    close(mine, theirs)
+    close(*(torch.autograd.grad(x * 0.3, logits)[0] for x in (mine, theirs)))
+
+
+@given(
+    N=st.integers(1, 20),
+    V=st.integers(1, 40),
+    piece=st.integers(1, 100),
+    eps=st.sampled_from([0.0, 0.2]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_pieces_of_any_size_give_the_same(N, V, piece, eps, seed):
+    logits, labels = some(N, V=V, seed=seed)
+    labels[torch.rand(N, generator=rng(seed)) < 0.3] = IGNORED
+    theirs = rows.cross_entropy_sum(logits, labels, eps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "PIECE", piece)
+        mine = rows.cross_entropy_by_rows(logits, labels, eps)
+        gradients = [torch.autograd.grad(x, logits)[0] for x in (mine, theirs)]
+    close(mine, theirs)
+    close(*gradients)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_by_rows_low_precision_logits_get_their_own_gradient(by_rows, dtype):
+    logits, labels = some(5, 4, dtype=torch.float32)
+    low = logits.detach().to(dtype).requires_grad_()
+    mine = cross_entropy(low, labels).mean
+    theirs = F.cross_entropy(low.flatten(0, 1).float(), labels.flatten())
+    assert mine.dtype == torch.float32
+    close(mine, theirs, tolerance=1e-6)
+    gradients = [torch.autograd.grad(x, low)[0] for x in (mine, theirs)]
+    assert all(g.dtype == dtype for g in gradients)
+    close(*gradients, tolerance=1e-2)  # both are rounded to few bits
+
+
+def test_by_rows_can_be_differentiated_twice_and_walked_back_twice(by_rows):
+    logits, labels = some(2, 4)
+    labels[0, 1] = IGNORED
+    flat = labels.flatten()
+    for eps in (0.0, 0.1):
+        assert torch.autograd.gradcheck(
+            lambda x, e=eps: label_smoothed(x, labels, IGNORED, e).total, logits
+        )
+        assert torch.autograd.gradgradcheck(
+            lambda x, e=eps: label_smoothed(x, labels, IGNORED, e).total, logits
+        )
+    total = cross_entropy(logits, labels).total
+    twice = [torch.autograd.grad(total, logits, retain_graph=True)[0] for _ in "ab"]
+    assert torch.equal(*twice)
+    by_func = torch.func.grad(lambda x: cross_entropy(x, labels).total)(logits)
+    expected = F.cross_entropy(logits.flatten(0, 1), flat, reduction="sum")
+    close(by_func, torch.autograd.grad(expected, logits)[0])
+
+
+def test_by_rows_nothing_to_guess_costs_nothing(by_rows):
+    logits, labels = some(2, 5)
+    loss = cross_entropy(logits, torch.full_like(labels, IGNORED))
+    (gradient,) = torch.autograd.grad(loss.mean, logits)
+    assert int(loss.count) == 0 and loss.mean.item() == 0
+    assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize("size", [1e4, 3e4])
+def test_by_rows_hard_logits_stay_finite(by_rows, size):
+    logits = torch.tensor([[size, -size, 0.0]], requires_grad=True)
+    label_smoothed(logits, torch.tensor([1]), pad=0, eps=0.1).mean.backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_many_logits_go_by_rows_and_nothing_of_their_size_is_kept():
+    V = 2**12
+    logits = torch.randn(rows.MANY // V, V, generator=rng(), requires_grad=True)
+    labels = torch.randint(V, (len(logits),), generator=rng())
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, id):
+        loss = cross_entropy(logits, labels)
+    large = [x for x in kept if x.numel() >= logits.numel()]
+    assert [x.data_ptr() for x in large] == [logits.data_ptr()]
+    assert "ByRows" in loss.total.grad_fn.name()
+    few = cross_entropy(logits[1:], labels[1:])
+    assert "ByRows" not in few.total.grad_fn.name()
+    assert not rows.worth_it(torch.empty(4 * rows.MANY, 1, device="meta"))
 
 
 # ── Label smoothing: case B08 ────────────────────────────────────────────────────────

@@ -110,6 +110,12 @@ def idle() -> Gpt:
     return model
 
 
+def other_start() -> Gpt:
+    """Each process has other weights; the first's are to count."""
+    torch.manual_seed(int(os.environ.get("RANK", 0)))
+    return Gpt(SMALL)
+
+
 @dataclass
 class Training:
     """What `fit` is given."""
@@ -156,6 +162,7 @@ TRAININGS = {
     "transformer 2": Training(transformer, pairs, pair_loss, 4, how={"accumulate": 2}),
     "stream": Training(batches=Stream, how={"accumulate": 2}),
     "idle": Training(idle),
+    "other start": Training(other_start),
     "bfloat16": Training(how={"precision": torch.bfloat16}),
     "float16": Training(how={"precision": torch.float16}),
     "dropout": Training(partial(gpt, 0.4), steps=6),

@@ -12,11 +12,11 @@ __version__ = "0.1.0"
 _SUBMODULES = {
     "ablation", "accounting", "anatomy", "attention", "blocks", "cache", "checks",
     "commands", "configs", "data", "decoding", "dependence", "device", "fading",
-    "feedforward", "figures", "filling", "halves", "heads", "induction",
-    "inference", "inputs", "kernels", "latent_attention", "masks", "models", "moe",
-    "ngrams", "norms", "objectives", "palette", "positions", "pretrained", "recipes",
-    "recurrent", "scoring", "shelf", "show", "timing", "tokenizers", "trace",
-    "training", "widgets",
+    "feedforward", "figures", "filling", "growth", "halves", "heads", "induction",
+    "inference", "inputs", "kernels", "latent_attention", "masks", "memory", "models",
+    "moe", "ngrams", "norms", "objectives", "palette", "positions", "pretrained",
+    "recipes", "recurrent", "roofline", "scoring", "shelf", "show", "timing",
+    "tokenizers", "trace", "training", "widgets",
 }  # fmt: skip
 
 

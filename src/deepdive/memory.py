@@ -35,7 +35,8 @@ def peak_memory(call: Callable[[], Any], device: torch.device | str = "cpu") -> 
 
     Note:
         Followed are the tensors that operations take and return, not the work space
-        inside one operation, nor numbers that torch did not make (NumPy's).
+        inside one operation, nor numbers that torch did not make (NumPy's). On the meta
+        device torch takes its fused attention apart, so `fused` needs more there.
 
     >>> x = torch.ones(1000)                       # there before: not counted
     >>> peak_memory(lambda: (x + 1) + (x + 2))     # two sums, and the sum of both
@@ -70,9 +71,9 @@ class Following(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        before = {id(s): s.nbytes() for s in storages((args, kwargs))}
+        before = {id(s): s.nbytes() for s in _storages((args, kwargs))}
         out = function(*args, **kwargs)
-        for storage in storages(out):
+        for storage in _storages(out):
             key, size = id(storage), storage.nbytes()
             self.held += size - before.get(key, self.sizes.get(key, 0))
             if key not in before:
@@ -88,7 +89,7 @@ class Following(TorchDispatchMode):
         del self.ends[key]
 
 
-def storages(tree: Any) -> list[UntypedStorage]:
+def _storages(tree: Any) -> list[UntypedStorage]:
     """Where the numbers lie of all tensors in a tuple, list or dict of them."""
     tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
     return [x.untyped_storage() for x in tensors if x.layout == torch.strided]

@@ -99,7 +99,7 @@ def _result(chosen: argparse.Namespace, folder: Path) -> dict[str, float]:
     import torch
 
     from deepdive.recipes import RECIPES, run_recipe
-    from deepdive.training import sharded
+    from deepdive.training import join, sharded
 
     half = None if chosen.precision == "float32" else getattr(torch, chosen.precision)
     how = {"spread": sharded} if chosen.sharded else {}
@@ -114,6 +114,8 @@ def _result(chosen: argparse.Namespace, folder: Path) -> dict[str, float]:
             **how,
         )
     except KeyboardInterrupt:
+        if not join().first:
+            raise SystemExit(130) from None
         raise Stopped(_how_to_go_on(chosen, folder)) from None
 
 
@@ -121,12 +123,16 @@ def _how_to_go_on(chosen: argparse.Namespace, folder: Path) -> str:
     """The command that resumes this run, written out."""
     if not (folder / "checkpoint.pt").is_file():
         return "nothing was trained yet"
+    from deepdive.training import join
+
     words = ["python", "-m", "deepdive", "train", chosen.recipe, "--out", shown(folder)]
     words += ["--seed", str(chosen.seed), "--precision", chosen.precision]
     words += ["--device", chosen.device]
     if chosen.steps is not None:
         words += ["--steps", str(chosen.steps)]
-    return "the last checkpoint is kept; go on from it with\n    " + " ".join(words)
+    also = "" if join().size == 1 else " the same command, or in one process"
+    command = " ".join(words)
+    return f"the last checkpoint is kept; go on from it with{also}\n    {command}"
 
 
 def shown(path: Path) -> str:

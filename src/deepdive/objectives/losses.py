@@ -12,10 +12,14 @@ from types import NoneType
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from deepdive.inputs import check_ids, check_kind
+from deepdive.objectives.rows import (
+    cross_entropy_by_rows,
+    cross_entropy_sum,
+    worth_it,
+)
 from deepdive.objectives.shifts import IGNORED, next_tokens
 
 
@@ -209,13 +213,7 @@ def check_guesses(logits: Tensor, labels: Tensor) -> None:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Loss:
-    """Both losses; torch's own kernel was faster than the formula spelt out."""
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    total = F.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]).to(wide),
-        labels.reshape(-1).long(),
-        ignore_index=IGNORED,
-        label_smoothing=smoothing,
-        reduction="sum",
-    )
+    """Both losses: torch's own kernel, for many logits some rows at a time."""
+    given = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).long(), smoothing
+    total = (cross_entropy_by_rows if worth_it(logits) else cross_entropy_sum)(*given)
     return Loss(total, (labels != IGNORED).sum())

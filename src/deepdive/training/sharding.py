@@ -174,6 +174,9 @@ def divided(tensor: Tensor, like: Tensor) -> Tensor:
     """A tensor divided among the processes as another is.
 
     One of another shape, a sum over rows or columns, stays whole in each.
+
+    Shapes:
+        tensor (…), like (…) → (…), of which each process holds some rows
     """
     from torch.distributed.tensor import Replicate, distribute_tensor
 

@@ -13,12 +13,14 @@ Taught in: book/02_attention.ipynb
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
+from math import sqrt
+from typing import TYPE_CHECKING, Any
 
 from deepdive.widgets.base import Widget
 from deepdive.widgets.svg import Drawing, fmt
+
+if TYPE_CHECKING:  # else when a widget is made: it takes as long as anywidget
+    import numpy as np
 
 WIDTHS = tuple(2**i for i in range(11))
 TEMPERATURES = (0.25, 0.5, 1, 2, 4, 8, 16, 32)
@@ -42,6 +44,8 @@ def simulate(draws: int = 4000, seed: int = 2017) -> np.ndarray:
     """
     if draws < SHOWN:
         raise ValueError(f"draws must be ≥ {SHOWN}, got {draws}")
+    import numpy as np
+
     rng = np.random.default_rng(seed)
     widest = WIDTHS[-1]
     starts = [0, *WIDTHS[:-1]]
@@ -58,13 +62,15 @@ def simulate(draws: int = 4000, seed: int = 2017) -> np.ndarray:
 
 
 def weights(
-    scores: np.ndarray, d: int, scaled: bool, temperature: float = 1.0
+    scores: np.ndarray | list[float], d: int, scaled: bool, temperature: float = 1.0
 ) -> np.ndarray:
     """softmax(scores / (√d · T)), or softmax(scores / T) when not scaled.
 
     Shapes:
         scores (…, keys) → (…, keys)
     """
+    import numpy as np
+
     logits = np.asarray(scores) / ((np.sqrt(d) if scaled else 1.0) * temperature)
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
@@ -79,6 +85,7 @@ def largest(probabilities: np.ndarray) -> tuple[float, float]:
     Shapes:
         probabilities (draws, keys)
 
+    >>> import numpy as np
     >>> largest(np.array([[0.5, 0.5], [1.0, 0.0]]))
     (0.75, 0.125)
     """
@@ -94,6 +101,7 @@ def dead(probabilities: np.ndarray, below: float = 0.01) -> float:
     Shapes:
         probabilities (draws, keys)
 
+    >>> import numpy as np
     >>> dead(np.array([[0.5, 0.5], [1.0, 0.0]]))
     0.5
     """
@@ -127,6 +135,8 @@ def curves(scores: np.ndarray) -> dict[str, list[list[float]]]:
 @lru_cache(maxsize=4)
 def _computed(draws: int, seed: int) -> tuple[dict[str, Any], int]:
     """The widget's data, and which shown draw is nearest to the mean curve."""
+    import numpy as np
+
     scores = simulate(draws, seed)
     found = curves(scores)
     mean = np.array(found["raw_largest"][TEMPERATURES.index(1)])
@@ -221,11 +231,14 @@ class SoftmaxScale(Widget):
         """What the table view shows for the present state, by table name."""
         state = self.state
         at, t = WIDTHS.index(state["d"]), TEMPERATURES.index(state["t"])
-        scores = np.array(self.data["scores"][state["draw"]][at])
-        divisor = (np.sqrt(state["d"]) if state["scaled"] else 1.0) * state["t"]
+        scores = self.data["scores"][state["draw"]][at]
+        divisor = (sqrt(state["d"]) if state["scaled"] else 1.0) * state["t"]
         shares = weights(scores, state["d"], state["scaled"], state["t"])
         return {
-            "weights": np.stack([scores, scores / divisor, shares], -1).tolist(),
+            "weights": [
+                [score, score / divisor, share]
+                for score, share in zip(scores, shares.tolist(), strict=True)
+            ],
             "means": [
                 [
                     self.data[f"{way}_{what}"][t][i]
@@ -240,11 +253,8 @@ class SoftmaxScale(Widget):
         """Bars on the left, the two mean curves on the right."""
         start = self.data["start"]
         at = WIDTHS.index(start["d"])
-        shares = weights(
-            np.array(self.data["scores"][start["draw"]][at]),
-            start["d"],
-            start["scaled"],
-        )
+        scores = self.data["scores"][start["draw"]][at]
+        shares = weights(scores, start["d"], start["scaled"])
         drawing = Drawing(690, 396, self.alt)
         _draw_bars(drawing, shares, start)
         t = TEMPERATURES.index(1)
