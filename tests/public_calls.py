@@ -158,6 +158,8 @@ EXCLUDED = {  # a name, or a pattern, and all that belongs to it
     "moe.sigmoid.SigmoidRouter.reset_parameters": "takes nothing",
     "ngrams.Counts": "what KneserNey keeps",
     "objectives.losses.Loss": "a pair; what reads it checks it",
+    "objectives.losses.check_labels": "a check itself",
+    "objectives.rows": "called by the losses, which check",
     "positions.angles.check_*": "says what is wrong with the arguments of others",
     "positions.angles.frequencies": "called with a checked width and base",
     "positions.rotary.Rotation": "what Rotary gives back; called as rotate",
@@ -1406,6 +1408,10 @@ CALLS |= {
     "objectives.losses.causal_lm": lambda: (
         objectives.causal_lm,
         {"logits": x(2, 3, 9), "tokens": ids(2, 3), "keep": keep(2, 3)},
+    ),
+    "objectives.projected.projected_cross_entropy": lambda: (
+        objectives.projected_cross_entropy,
+        {"hidden": x(2, 3, 8), "weight": x(9, 8), "labels": ids(2, 3)},
     ),
     "objectives.losses.perplexity": lambda: (
         objectives.perplexity,

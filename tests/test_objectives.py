@@ -11,6 +11,8 @@ from compare import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deepdive.configs import GptConfig
+from deepdive.models.gpt import Gpt
 from deepdive.objectives import (
     IGNORED,
     Loss,
@@ -25,10 +27,12 @@ from deepdive.objectives import (
     next_tokens,
     perplexity,
     prefix_lm_batch,
+    projected_cross_entropy,
     rows,
     seq2seq_shift,
     span_corruption,
 )
+from deepdive.objectives import projected as projecting
 
 
 def rng(seed=0):
@@ -112,7 +116,7 @@ def test_plus_adds_to_the_mean():
 def by_rows(monkeypatch):
     """Every loss goes by rows, three at a time for V = 11."""
     monkeypatch.setattr(rows, "PIECE", 33)
-    monkeypatch.setattr(losses, "worth_it", lambda logits: True)
+    monkeypatch.setattr(losses, "many", lambda *sizes: True)
 
 
 def both(logits, labels, eps):
@@ -213,7 +217,107 @@ def test_many_logits_go_by_rows_and_nothing_of_their_size_is_kept():
     assert "ByRows" in loss.total.grad_fn.name()
     few = cross_entropy(logits[1:], labels[1:])
     assert "ByRows" not in few.total.grad_fn.name()
-    assert not rows.worth_it(torch.empty(4 * rows.MANY, 1, device="meta"))
+    assert not rows.many(4 * rows.MANY, 1, torch.device("meta"))
+
+
+# ── Without logits ───────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def projected(monkeypatch):
+    """Four rows at a time."""
+    monkeypatch.setattr(projecting, "ROWS", 4)
+    monkeypatch.setattr(projecting, "PIECE", 0)
+    monkeypatch.setattr(projecting, "many", lambda *sizes: True)
+
+
+def parts(B=2, T=5, d=6, V=11):
+    """Hidden states, an output layer, labels."""
+    g, how = rng(1), {"dtype": torch.float64, "requires_grad": True}
+    hidden = torch.randn(B, T, d, generator=g, **how)
+    weight = torch.randn(V, d, generator=g, **how)
+    labels = torch.randint(0, V, (B, T), generator=g)
+    labels.view(-1)[2::4] = IGNORED
+    return hidden, weight, labels
+
+
+@pytest.mark.parametrize("T", [1, 4, 5, 9])
+def test_projected_is_the_loss_of_the_logits(projected, T):
+    hidden, weight, labels = parts(T=T)
+    mine = projected_cross_entropy(hidden, weight, labels)
+    logits = F.linear(hidden, weight)
+    plain = cross_entropy(logits, labels)
+    theirs = F.linear_cross_entropy(hidden.flatten(0, 1), weight, labels.flatten())
+    assert "Projected" in mine.total.grad_fn.name()
+    assert "Projected" not in plain.total.grad_fn.name()
+    assert int(mine.count) == int(plain.count)
+    for other in (plain.mean, theirs):
+        close(mine.mean, other)
+        found, expected = (
+            torch.autograd.grad(x * 0.3, (hidden, weight), retain_graph=True)
+            for x in (mine.mean, other)
+        )
+        for one, another in zip(found, expected, strict=True):
+            close(one, another)
+
+
+def test_projected_can_be_differentiated_twice_and_by_one_side(projected):
+    hidden, weight, labels = parts()
+
+    def total(x, w):
+        return projected_cross_entropy(x, w, labels).total
+
+    assert torch.autograd.gradgradcheck(total, (hidden, weight))
+    frozen = weight.detach()
+    assert torch.autograd.gradcheck(lambda x: total(x, frozen), hidden)
+    assert torch.autograd.gradgradcheck(lambda x: total(x, frozen), hidden)
+    with torch.no_grad():
+        close(total(hidden, weight), total(hidden, weight).detach())
+        assert not total(hidden, weight).requires_grad
+
+
+def test_projected_refuses_before_any_work(projected):
+    hidden, weight, labels = parts()
+    for wrong, said in ((labels + 5, "0 … 10, got"), (labels[:1], r"\(2, 5\)")):
+        with pytest.raises(ValueError, match=said):
+            projected_cross_entropy(hidden, weight, wrong)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_projected_in_low_precision_takes_the_plain_way(projected, autocast):
+    hidden, weight, labels = parts()
+    dtype = torch.float32 if autocast else torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = projected_cross_entropy(hidden.to(dtype), weight.to(dtype), labels)
+    assert "Projected" not in loss.total.grad_fn.name()
+    assert abs(loss.mean - cross_entropy(hidden @ weight.T, labels).mean) < 0.1
+
+
+def test_nothing_of_the_logits_size_is_kept():
+    hidden, weight, labels = parts(B=4, T=512, d=8, V=1024)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, id):
+        loss = projected_cross_entropy(hidden, weight, labels)
+    assert "Projected" in loss.total.grad_fn.name()
+    assert max(x.numel() for x in kept) <= max(hidden.numel(), weight.numel())
+    few = projected_cross_entropy(hidden[:2], weight, labels[:2])
+    assert "Projected" not in few.total.grad_fn.name()
+
+
+def test_a_gpt_learns_alike_without_logits(projected):
+    torch.manual_seed(0)
+    model = Gpt(GptConfig(11, d_model=8, n_layers=1, n_heads=2, d_ff=16)).double()
+    tokens = torch.randint(11, (3, 7), generator=rng())
+    gradients = []
+    for loss in (
+        causal_lm(model(tokens), tokens),
+        projected_cross_entropy(
+            model.hidden(tokens), model.output.weight, next_tokens(tokens)
+        ),
+    ):
+        gradients.append(torch.autograd.grad(loss.mean, [*model.parameters()]))
+    for one, another in zip(*gradients, strict=True):
+        close(one, another)
 
 
 # ── Label smoothing: case B08 ────────────────────────────────────────────────────────

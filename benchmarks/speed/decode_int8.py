@@ -60,7 +60,7 @@ def transformers(model: Llama, ids: Tensor) -> Callable[[], Tensor]:
     def call() -> Tensor:
         for i in range(BEHIND, ids.shape[1]):
             out = theirs(ids[:, i : i + 1], past_key_values=cache, use_cache=True)
-        cache.crop(BEHIND)
+        cache.crop(-STEPS)
         return out.logits[:, -1]
 
     return call
@@ -104,17 +104,47 @@ def their_names(model: Llama) -> dict[str, Tensor]:
 
 
 def row(batch: int, config: LlamaConfig = CONFIG) -> Row:
-    """One row of the table."""
+    """One row of the table: so many texts side by side."""
+    from peers import llama_cpp  # beside this script
+
     model = build(config)
     torch.manual_seed(1)
     ids = torch.randint(config.vocab_size, (batch, BEHIND + STEPS))
-    ways = {}
+    ways: dict[str, Callable] = {}
     if installed("transformers"):
         ways["transformers"] = transformers(model, ids)
     ways["float32"] = ours(for_inference(model), ids)
-    ways["int8"] = ours(for_inference(model, Int8Linear), ids)
-    return Row("x","y",ways,tolerance=0.2)
+    fast = for_inference(model, Int8Linear)
+    ways["int8"] = ours(fast, ids)
+    named = {}
+    try:
+        for name, kind in (("f32", llama_cpp.F32), ("q8_0", llama_cpp.Q8_0)):
+            peer = llama_cpp.LlamaCpp(model, kind, batch)
+            ways[f"llama.cpp {name}"] = llama_cpp.step(peer, ids, BEHIND)
+    except OSError as missing:
+        named["llama.cpp"] = (
+            f"q8_0 4.6 … 4.8 × transformers for one text (November 2026, two-core x86 "
+            f"machine; not run here: {missing})"
+        )
+    weights = sum(w.numel() for w in model.parameters())  # one byte each
+    goals = [
+        Goal("int8", "transformers", 2.5 if batch == 1 else 4.0),
+        Goal("int8", "llama.cpp q8_0", 0.6, why="a stretch: 0.6 of llama.cpp"),
+    ]
+    return Row(
+        name="decode, Llama shape of SmolLM2-135M, 8-bit weights",
+        sizes=f"{batch} {'text' if batch == 1 else 'texts'}, {BEHIND} words before, "
+        f"{STEPS} steps",
+        ways=ways,
+        goals=tuple(g for g in goals if g.against in ways),
+        limits={"reading 8-bit weights": reading(STEPS * weights)},
+        named=named,
+        tolerance=0.1,  # 8 bits; llama.cpp keeps its cache in 16
+    )
 
+
+FULL = (lambda: row(1), lambda: row(8))
+QUICK = (lambda: row(1, SMALL), lambda: row(8, SMALL))
 
 if __name__ == "__main__":
-    main(__doc__, (lambda: row(1), lambda: row(8)), (lambda: row(1, SMALL),))
+    main(__doc__, FULL, QUICK)

@@ -10,12 +10,14 @@ Taught in: book/10_kv_cache.ipynb
 
 from deepdive.inference.int8 import Int8Linear
 from deepdive.inference.joined import JoinedAttention, JoinedFeedForward, joined
+from deepdive.inference.latent import JoinedLatentAttention
 from deepdive.inference.prepare import as_it_is, for_inference
 
 __all__ = [
     "Int8Linear",
     "JoinedAttention",
     "JoinedFeedForward",
+    "JoinedLatentAttention",
     "as_it_is",
     "for_inference",
     "joined",

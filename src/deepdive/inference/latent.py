@@ -41,8 +41,8 @@ class JoinedLatentAttention(LatentAttention):
 
     Note:
         With DeepSeek-V2-Lite's widths (torch 2.13, one x86 thread, float32) a new word
-        took 1/1.1 of the plain layer's time behind 4,096 others, 1/1.2 behind 8,192:
-        most of that is won in `mixed`, the rest by reading x once.
+        took 1/1.1 … 1/1.2 of the plain layer's time behind 4,096 others, 1/1.2 … 1/1.5
+        behind 8,192: most of that is won in `mixed`, the rest by reading x once.
 
         W_UK and W_UV stay as they are: their rows lie in the order in which they are
         absorbed, and a copy with the axes exchanged was slower (1.1 to 1.8 times). Nor

@@ -14,6 +14,7 @@ from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block
 from deepdive.feedforward import GatedFeedForward
 from deepdive.inference.joined import JoinedAttention, JoinedFeedForward
+from deepdive.inference.latent import JoinedLatentAttention
 from deepdive.latent_attention import LatentAttention
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -29,7 +30,7 @@ def for_inference(model: Model, layout: Layout = as_it_is) -> Model:
     """A copy of a model, prepared for writing; the model itself is left as it is.
 
     Queries, keys and values of self-attention become one product, gate and up of a
-    gated network another. The copy is in eval mode and is called as the model is:
+    gated network another, and what latent attention reads of its input a third. The copy is in eval mode and is called as the model is:
     `forward`, `hidden`, `logits`, `new_caches`.
 
     Args:
@@ -67,6 +68,8 @@ def for_inference(model: Model, layout: Layout = as_it_is) -> Model:
         for name, child in part.named_children():
             if type(child) is GatedFeedForward:
                 setattr(part, name, JoinedFeedForward(child))
+            elif type(child) is LatentAttention:
+                setattr(part, name, JoinedLatentAttention(child))
     absorbed = {
         id(matrix)
         for part in made.modules()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """How do many feed-forward networks work on the same tokens without waiting in turn?
 
-Two forms with the same result. `dense` asks every expert about every token and lets the
+Forms with the same result. `dense` asks every expert about every token and lets the
 gates, mostly zeros, pick: the definition. `forward` sorts the choices by expert, so
-that each expert reads one contiguous block of rows and only what it was chosen for.
+that each expert reads one contiguous block of rows and only what it was chosen for;
+where that is faster, with the backward pass of `deepdive.moe.sorted`.
 """
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from deepdive.inputs import check_floats, check_kind, check_sizes
 from deepdive.moe.routing import Routing, dense_gates
+from deepdive.moe.sorted import SortedExperts, fits
 
 
 class ExpertStack(nn.Module):
@@ -65,6 +67,10 @@ class ExpertStack(nn.Module):
         order, sizes = sort_by_expert(routing)
         token = order // routing.experts.shape[1]  # (M,), whose row each choice reads
         gates = routing.gates.flatten().index_select(0, order)[:, None]  # (M, 1)
+        return self._mix(x, token, gates, sizes)
+
+    def _mix(self, x: Tensor, token: Tensor, gates: Tensor, sizes: list[int]) -> Tensor:
+        """One expert after the other, each on its block of the sorted choices."""
         rows = x.index_select(0, token)  # (M, d_model), gathered once: one backward
         out = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, gates.dtype))
         blocks = [part.split(sizes) for part in (rows, token, gates)]
@@ -99,7 +105,25 @@ class ExpertStack(nn.Module):
         return ", ".join(f"{name}={getattr(self, name)}" for name in sizes)
 
 
-class Experts(ExpertStack):
+class FeedForwardExperts(ExpertStack):
+    """Experts whose matrices are one or two that read x, and last one that writes.
+
+    Taught in: book/14_mixture_of_experts.ipynb
+    """
+
+    def _mix(self, x: Tensor, token: Tensor, gates: Tensor, sizes: list[int]) -> Tensor:
+        *readers, down = self.matrices()
+        known = Experts.expert, TwoLayerExperts.expert  # a subclass may do otherwise
+        if type(self).expert in known and fits(
+            self.activation, x, gates, down, *readers
+        ):
+            return SortedExperts.apply(
+                self.activation, sizes, token, x, gates, down, *readers
+            )
+        return super()._mix(x, token, gates, sizes)
+
+
+class Experts(FeedForwardExperts):
     """E gated feed-forward networks (`GatedFeedForward`), SwiGLU unless told otherwise.
 
         expertₑ(x) = downₑ (activation(gateₑ x) ⊙ upₑ x)
@@ -141,7 +165,7 @@ class Experts(ExpertStack):
         return F.linear(self.activation(F.linear(x, gate)) * F.linear(x, up), down)
 
 
-class TwoLayerExperts(ExpertStack):
+class TwoLayerExperts(FeedForwardExperts):
     """E plain feed-forward networks (`FeedForward` without bias), ReLU unless told.
 
         expertₑ(x) = downₑ activation(upₑ x)

@@ -16,6 +16,7 @@ from deepdive.objectives.losses import (
     masked_lm,
     perplexity,
 )
+from deepdive.objectives.projected import projected_cross_entropy
 from deepdive.objectives.shifts import (
     IGNORED,
     next_tokens,
@@ -36,6 +37,7 @@ __all__ = [
     "next_tokens",
     "perplexity",
     "prefix_lm_batch",
+    "projected_cross_entropy",
     "seq2seq_shift",
     "span_corruption",
 ]

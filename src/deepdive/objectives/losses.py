@@ -18,7 +18,7 @@ from deepdive.inputs import check_ids, check_kind
 from deepdive.objectives.rows import (
     cross_entropy_by_rows,
     cross_entropy_sum,
-    worth_it,
+    many,
 )
 from deepdive.objectives.shifts import IGNORED, next_tokens
 
@@ -209,11 +209,25 @@ def check_guesses(logits: Tensor, labels: Tensor) -> None:
             f"logits must be (…, V) and labels (…), got {tuple(logits.shape)} and "
             f"{tuple(labels.shape)}"
         )
-    check_ids("label", labels.masked_fill(labels == IGNORED, 0), logits.shape[-1])
+    check_labels(labels, labels.shape, logits.shape[-1])
+
+
+def check_labels(labels: Tensor, shape: tuple[int, ...], vocab_size: int) -> None:
+    """Labels must be of this shape, ids below vocab_size or −100.
+
+    Raises:
+        TypeError, ValueError: as said, with the numbers.
+    """
+    check_kind("labels", labels, Tensor)
+    if labels.shape != shape:
+        raise ValueError(f"labels must be {tuple(shape)}, got {tuple(labels.shape)}")
+    check_ids("label", labels.masked_fill(labels == IGNORED, 0), vocab_size)
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Loss:
     """Both losses: torch's own kernel, for many logits some rows at a time."""
-    given = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).long(), smoothing
-    total = (cross_entropy_by_rows if worth_it(logits) else cross_entropy_sum)(*given)
+    flat, V = labels.reshape(-1).long(), logits.shape[-1]
+    by_rows = many(len(flat), V, logits.device)
+    summed = cross_entropy_by_rows if by_rows else cross_entropy_sum
+    total = summed(logits.reshape(-1, V), flat, smoothing)
     return Loss(total, (labels != IGNORED).sum())
