@@ -168,7 +168,7 @@ def experts() -> Iterator[Point]:
         yield from both_passes(Mixtral(replace(MIXTRAL, n_experts=E)), E, 4, 128)
 
 
-def chosen_experts() -> Iterator[Point]:
+def visited_experts() -> Iterator[Point]:
     """Of eight experts each token visits more and more."""
     for K in (1, 2, 4, 8):
         yield from both_passes(Mixtral(replace(MIXTRAL, top_k=K)), K, 4, 128)
@@ -210,7 +210,7 @@ CURVES = {
     "layers": Curve("layers", f"{GPT_SAYS}, 2 texts of 128", layers),
     "batch": Curve("texts of 128", f"{GPT_SAYS}, {GPT.n_layers} layers", batch),
     "experts": Curve("experts, 2 of them visited", MIXTRAL_SAYS, experts),
-    "chosen experts": Curve("experts visited, of 8", MIXTRAL_SAYS, chosen_experts),
+    "visited": Curve("experts visited, of 8", MIXTRAL_SAYS, visited_experts),
     "decoding": Curve(
         "tokens held", f"Llama, {LLAMA.n_layers} layers of {LLAMA.d_model}", decoding
     ),

@@ -87,7 +87,7 @@ def test_the_command_line_measures_what_it_names(
     assert "invalid choice: 'circles'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["layers", "batch", "experts", "chosen experts"])
+@pytest.mark.parametrize("name", ["layers", "batch", "experts", "visited"])
 def test_a_smallest_point_of_each_kind_runs(curves, name):
     """Forward and backward, and no gradient is left behind."""
     forward, both = (p for _, p in zip(range(2), curves.CURVES[name].points()))  # noqa: B905
@@ -106,10 +106,10 @@ def test_what_experts_cost_is_what_is_visited(curves):
     """At a fixed K hardly more with E; at a fixed E more with K, and less than K."""
     fixed = {
         name: [p.predicted["operations"] for p in curves.CURVES[name].points()][::2]
-        for name in ("experts", "chosen experts")
+        for name in ("experts", "visited")
     }
     assert 1 < fixed["experts"][-1] / fixed["experts"][0] < 1.1
-    assert 2 < fixed["chosen experts"][-1] / fixed["chosen experts"][0] < 8
+    assert 2 < fixed["visited"][-1] / fixed["visited"][0] < 8
 
 
 def test_the_memory_of_attention_is_as_predicted(curves):

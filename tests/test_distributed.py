@@ -43,12 +43,18 @@ def torchrun(*arguments, processes=2, cwd=ROOT):
     words += ["--master-port", port, "-m", *arguments]
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", *map(str, words)],
-        cwd=cwd, capture_output=True, text=True, timeout=300,
+        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **loopback},
     )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+    try:
+        out, err = process.communicate(timeout=240)
+    except subprocess.TimeoutExpired:  # one waits for another
+        process.terminate()  # torchrun then ends its processes
+        process.communicate()
+        raise
+    return process.returncode, out, err
 
 
 def trained(folder, *names):

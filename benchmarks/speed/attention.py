@@ -35,7 +35,10 @@ def attention(T: int, least: float | None = None) -> Row:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, HEADS, T, WIDTH)
     ways = {n: partial(f, q, k, v, mask=Causal()) for n, f in kernels().items()}
+    # The last two have to be like each other: neither comes behind the formula, which
+    # leaves the caches full of scores and gives much memory back.
     ways["torch"] = lambda: scaled_dot_product_attention(q, k, v, is_causal=True)
+    ways["fused"] = ways.pop("fused")
     goals = [Goal("fused", "torch", 0.95, "it is torch's kernel, and the default")]
     if least is not None:
         goals.append(Goal("tiled", "formula", least))
