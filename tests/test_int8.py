@@ -30,7 +30,7 @@ from deepdive.inference.products import (
 from deepdive.inference.turning import block_of, hadamard, turning
 from deepdive.recipes import RECIPES
 from deepdive.recipes.austen import dev_windows
-from deepdive.training import load_run
+from deepdive.recipes.runs import load_run
 from tests.compare import close
 
 PACKED = pytest.mark.skipif(not largest_top(), reason="torch has no FBGEMM here")
@@ -148,9 +148,10 @@ def test_torchs_engine_is_left_as_it_was():
     engines = torch.backends.quantized
     before = engines.engine
     try:
-        engines.engine = "none"
-        fastest_product(torch.ones(2, 2, dtype=torch.int8), torch.ones(2))
-        assert engines.engine == "none"
+        for engine in engines.supported_engines:
+            engines.engine = engine
+            fastest_product(torch.ones(2, 2, dtype=torch.int8), torch.ones(2))
+            assert engines.engine == engine
     finally:
         engines.engine = before
 
@@ -182,8 +183,10 @@ def test_a_layer_is_within_its_rounding(product, out, width, rows, big, seed):
     t = turned.abs().amax(-1, keepdim=True) / layer.product.top
     of_inputs = t / 2 * s * layer.product.rounded.double().abs().sum(-1)
     of_weights = turned.abs().sum(-1, keepdim=True) * s / 2
-    got, expected, exact = layer(x).double(), clear(x.double()), linear.double()(
-        x.double()
+    got, expected, exact = (
+        layer(x).double(),
+        clear(x.double()),
+        linear.double()(x.double()),
     )
     small = 1e-5 * (big + exact.abs())
     assert got.shape == (rows, out)
@@ -220,7 +223,8 @@ def test_extreme_inputs(product, rows):
         spoilt = x.clone()
         spoilt[-1, 3] = wrong
         out = layer(spoilt)
-        assert out[-1].isnan().all() and torch.equal(out[:-1], expected[:-1])
+        assert not out[-1].isfinite().any()
+        assert torch.equal(out[:-1], expected[:-1])
     mixed = torch.cat((x, 1e6 * x))
     close(layer(mixed)[:rows], expected, 2e-2)
 
@@ -278,9 +282,12 @@ def test_weights_that_are_not_finite_are_refused():
 @torch.no_grad()
 def test_a_small_trained_model_loses_less_than_a_hundredth(product):
     _, model = load_run(shelf.weights("austen-gpt"), RECIPES)
-    ids = next(iter(dev_windows()))[:4]
+    ids = dev_windows()[:4]
     losses = []
-    for fast in (model.eval(), for_inference(model, partial(Int8Linear, product=product))):
+    for fast in (
+        model.eval(),
+        for_inference(model, partial(Int8Linear, product=product)),
+    ):
         logits = fast(ids[:, :-1])
         losses.append(cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()).item())
     assert abs(losses[1] / losses[0] - 1) < 0.01

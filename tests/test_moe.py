@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Routers, experts and balance: against `transformers`, against loops, and by law."""
 
+import copy
+import pickle
 from statistics import NormalDist
 
 import pytest
@@ -19,6 +21,7 @@ from transformers.models.mixtral.modeling_mixtral import (
 )
 
 from deepdive.feedforward import FeedForward, GatedFeedForward
+from deepdive.inference.experts import PackedExperts, can_pack, packable
 from deepdive.moe import (
     Capped,
     Experts,
@@ -42,6 +45,7 @@ from deepdive.moe import (
 )
 from deepdive.moe.experts import ExpertStack
 from deepdive.moe.noisy import chance_of_choice
+from deepdive.moe.sorted import SortedExperts
 from tests.compare import close
 from tests.wide_reference import wide
 
@@ -219,6 +223,93 @@ def test_fast_is_dense(N, E, data, seed):
         results.append((out, *grads))
     for fast, dense in zip(*results, strict=True):
         close(fast, dense)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 90), st.integers(1, 7), st.data(), st.integers(0, 10**6))
+def test_small_and_large_blocks_are_dense(N, E, data, seed):
+    """In float32 few rows are multiplied in one call, many block by block."""
+    K = data.draw(st.integers(1, E))
+    kind = data.draw(st.sampled_from([Experts, TwoLayerExperts]))
+    act = data.draw(st.sampled_from([nn.SiLU(), nn.ReLU(), nn.GELU("tanh"), nn.GELU()]))
+    factor = data.draw(st.sampled_from([0.3, 1.0, 100.0]))
+    torch.manual_seed(seed)
+    router = Capped(SoftmaxTopKRouter(8, E, K), factor)
+    experts = kind(E, 8, 4, act)
+    x = torch.randn(N, 8, requires_grad=True)
+    results = []
+    for form in (experts, experts.dense):
+        out = form(x, router(x))
+        inputs = [x, router.router.weight, *experts.parameters()]
+        results.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
+    for fast, dense in zip(*results, strict=True):
+        close(fast, dense, 2e-5 * max(1.0, float(dense.detach().abs().sum()) / 10))
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize("activation", [nn.SiLU(), nn.GELU(), nn.GELU("tanh")])
+def test_the_backward_pass_is_the_derivative(readers, activation):
+    torch.manual_seed(0)
+    sizes, token = [2, 0, 3], torch.tensor([0, 2, 0, 1, 3])
+    x, gates, down = rows(5, 3), rows(5, 1), rows(3, 3, 2)
+    tensors = [x, gates, down, *(rows(3, 2, 3) for _ in range(readers))]
+    tensors = [t.requires_grad_() for t in tensors]
+
+    def mix(*tensors):
+        return SortedExperts.apply(activation, sizes, token, *tensors)
+
+    assert torch.autograd.gradcheck(mix, tensors)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(mix(*tensors).sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("what", ["frozen", "hooked", "learned", "another expert"])
+def test_where_the_fast_way_cannot_go_autograd_does(what):
+    torch.manual_seed(0)
+    activation = nn.PReLU() if what == "learned" else nn.SiLU()
+
+    class Doubled(Experts):
+        def expert(self, x, *matrices):
+            return 2 * super().expert(x, *matrices)
+
+    kind = Doubled if what == "another expert" else Experts
+    experts = kind(4, D, D_EXPERT, activation).double()
+    if what == "frozen":
+        experts.down.requires_grad_(False)
+    if what == "hooked":
+        activation.register_forward_hook(lambda module, inputs, out: 3 * out)
+    router = SoftmaxTopKRouter(D, 4, 2).double()
+    x = rows(9, D).requires_grad_()
+    wanted = [x, *(p for p in experts.parameters() if p.requires_grad)]
+    results = []
+    for form in (experts, experts.dense):
+        out = form(x, router(x))
+        results.append((out, *torch.autograd.grad(out.square().sum(), wanted)))
+    for fast, dense in zip(*results, strict=True):
+        close(fast, dense)
+
+
+def test_packed_experts_read_the_same():
+    if not can_pack():
+        pytest.skip("torch has no packed products here")
+    torch.manual_seed(0)
+    experts, router = Experts(6, 16, 12), Capped(SoftmaxTopKRouter(16, 6, 2), 0.9)
+    packed = PackedExperts(experts)
+    for N in (0, 1, 5, 60):
+        x = torch.randn(N, 16)
+        routing = router(x)
+        with torch.no_grad():
+            want = experts.dense(x, routing)
+            close(packed(x, routing), want, 1e-6)
+            close(copy.deepcopy(packed)(x, routing), want, 1e-6)
+            close(pickle.loads(pickle.dumps(packed))(x, routing), want, 1e-6)
+    packed(x, routing).sum().backward()
+    assert experts.gate.grad is not None  # shared, and with gradients read plainly
+    assert packable(experts) and not packable(TwoLayerExperts(6, 16, 12))
+    with pytest.raises(TypeError, match="TwoLayerExperts"):
+        PackedExperts(TwoLayerExperts(6, 16, 12))
+    with pytest.raises(TypeError, match="float64"):
+        PackedExperts(experts.double())
 
 
 def test_backward_makes_no_stack_of_gradients_per_expert():

@@ -94,10 +94,12 @@ class LlamaCpp:
         if self.library.llama_decode(self.context, batch):
             raise OSError("llama.cpp did not read the words")
         rows = [self.library.llama_get_logits_ith(self.context, i) for i in last]
-        return torch.stack([
-            torch.from_numpy(np.ctypeslib.as_array(row, (self.size,)).copy())
-            for row in rows
-        ])
+        return torch.stack(
+            [
+                torch.from_numpy(np.ctypeslib.as_array(row, (self.size,)).copy())
+                for row in rows
+            ]
+        )
 
     def truncate(self, n: int) -> None:
         """Forget all but the first n words of every text."""

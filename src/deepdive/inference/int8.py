@@ -79,7 +79,7 @@ class Int8Linear(nn.Module):
         self.block = block_of(self.in_features)
         self.spare = -self.in_features % self.block  # zeros behind x
         H = turning(self.block)
-        self.register_buffer("turn", H / self.block, persistent=False)  # (n, n)
+        self.turn = H / self.block  # (n, n), float32 whatever the layer becomes
         self.register_buffer("weight", weight[:0].clone())  # (0, in)
         bias = None if linear.bias is None else linear.bias.detach().clone()
         self.register_buffer("bias", bias)

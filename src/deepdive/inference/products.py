@@ -50,6 +50,9 @@ class PlainProduct:
 class PackedProduct:
     """The same from FBGEMM, torch's library for 8 bits on x86.
 
+    Shapes:
+        rounded (out, in) int8; scales (out,); x (M, in) float32 → (M, out)
+
     Args:
         top: what the largest number of a row of x becomes: `largest_top()`.
 

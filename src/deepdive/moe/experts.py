@@ -4,7 +4,8 @@
 Forms with the same result. `dense` asks every expert about every token and lets the
 gates, mostly zeros, pick: the definition. `forward` sorts the choices by expert, so
 that each expert reads one contiguous block of rows and only what it was chosen for;
-where that is faster, with the backward pass of `deepdive.moe.sorted`.
+where that is faster, in the ways of `deepdive.moe.grouped` (few rows for an expert) and
+`deepdive.moe.sorted` (many).
 """
 
 import torch
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepdive.inputs import check_floats, check_kind, check_sizes
+from deepdive.moe.grouped import groupable, grouped
 from deepdive.moe.routing import Routing, dense_gates
 from deepdive.moe.sorted import SortedExperts, fits
 
@@ -114,12 +116,11 @@ class FeedForwardExperts(ExpertStack):
     def _mix(self, x: Tensor, token: Tensor, gates: Tensor, sizes: list[int]) -> Tensor:
         *readers, down = self.matrices()
         known = Experts.expert, TwoLayerExperts.expert  # a subclass may do otherwise
-        if type(self).expert in known and fits(
-            self.activation, x, gates, down, *readers
-        ):
-            return SortedExperts.apply(
-                self.activation, sizes, token, x, gates, down, *readers
-            )
+        tensors = x, gates, down, *readers
+        if type(self).expert in known and groupable(token, *tensors):
+            return grouped(self.activation, sizes, token, *tensors)
+        if type(self).expert in known and fits(self.activation, *tensors):
+            return SortedExperts.apply(self.activation, sizes, token, *tensors)
         return super()._mix(x, token, gates, sizes)
 
 

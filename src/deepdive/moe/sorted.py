@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 
 def _silu(activation: nn.SiLU, d: Tensor, x: Tensor) -> Tensor:
@@ -44,6 +43,9 @@ class SortedExperts(torch.autograd.Function):
         sizes, E numbers with sum M; token (M,) int64, gates (M, 1); x (N, d_model);
         down (E, d_model, d_expert), one or two readers (E, d_expert, d_model)
         → (N, d_model)
+
+    Raises:
+        RuntimeError: a derivative of the derivative is asked for.
 
     Note:
         The gate multiplies h, not y: d_expert numbers, not d_model. Kept for the
@@ -83,8 +85,9 @@ class SortedExperts(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("no second derivatives here: differentiate `dense`")
         token, x, gates, down, *rest = ctx.saved_tensors
         readers, products = rest[: len(rest) // 2], rest[len(rest) // 2 :]
         d_x, d_gates = torch.zeros_like(x), torch.empty_like(gates)
