@@ -28,6 +28,7 @@ from deepdive.dependence import WindowedAttention, WordConvolution
 from deepdive.fading import AttentionReader, CellReader
 from deepdive.feedforward import FeedForward, GatedFeedForward
 from deepdive.inference import Int8Linear, JoinedAttention, JoinedFeedForward
+from deepdive.inference.experts import PackedExperts
 from deepdive.kernels import equation, fused, tiled
 from deepdive.latent_attention import LatentAttention
 from deepdive.masks import Causal, Everyone
@@ -494,6 +495,7 @@ VECTORS = {
     moe.SigmoidRouter: (lambda: moe.SigmoidRouter(D, 4, 2), routed),
     moe.Experts: (lambda: moe.Experts(4, D, 8), experts),
     moe.TwoLayerExperts: (lambda: moe.TwoLayerExperts(4, D, 8), experts),
+    PackedExperts: (lambda: PackedExperts(moe.Experts(4, D, 8)), experts),
     ElmanCell: (lambda: ElmanCell(D, 6), unroll),
     GruCell: (lambda: GruCell(D, 6), unroll),
     LstmCell: (lambda: LstmCell(D, 6), unroll),
@@ -540,7 +542,7 @@ def modules():
     return {kind for kind in found if kind.__module__.startswith("deepdive.")}
 
 
-READS_IDS = {"tokens", "src", "tgt", "positions", "queries", "ids"}
+READS_IDS = {"tokens", "src", "tgt", "positions", "queries", "ids", "batch"}
 
 
 def test_no_layer_that_takes_vectors_is_left_out():

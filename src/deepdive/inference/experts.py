@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deepdive.moe.experts import Experts, ExpertStack
 
-FEW = 2  # rows of a block; below, finding the packed product takes longer than it saves
+FEW = 8  # rows of a block; with fewer, packed matrices were sometimes slower
 ROWS = 128  # rows of a block for which the order is chosen; any number can be read
 
 
@@ -25,8 +25,8 @@ class PackedExperts(ExpertStack):
 
         expertₑ(x) = downₑ (activation(gateₑ x) ⊙ upₑ x)
 
-    Where gradients are wanted, under autocast, on other devices, and for blocks of a
-    single row it multiplies with the matrices as they are.
+    Where gradients are wanted, under autocast, on other devices, and for blocks of
+    fewer than 8 rows it multiplies with the matrices as they are.
 
     Shapes:
         x (N, d_model), a `Routing` of N tokens → (N, d_model)
@@ -40,8 +40,8 @@ class PackedExperts(ExpertStack):
 
     Note:
         torch 2.13, one AMD EPYC thread, 32 matrices of 256 × 512 in turn, packed
-        against plain: for 1, 2, 8, 32 and 128 rows 0.9, 1.3, 1.4, 1.3 and 1.1 times as
-        fast; of 256 × 256: 0.6, 0.8, 1.2, 1.2 and 1.2 times.
+        against plain: for 1, 4, 8, 32 and 128 rows 0.9, 1.5, 1.4, 1.3 and 1.1 times as
+        fast; of 256 × 256: 0.6, 0.9, 1.2, 1.2 and 1.2 times.
 
     Taught in: book/14_mixture_of_experts.ipynb
     """
