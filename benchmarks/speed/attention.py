@@ -43,7 +43,7 @@ def attention(T: int, least: float | None = None) -> Row:
     if least is not None:
         goals.append(Goal("tiled", "formula", least))
     return Row(
-        name="attention, causal, forward",
+        name="attention, forward",
         sizes=sizes(T),
         ways=ways,
         goals=tuple(goals),
@@ -59,7 +59,7 @@ def training(T: int) -> Row:
     d_out = torch.randn(1, HEADS, T, WIDTH)
     ways = {n: gradients(f, (q, k, v), d_out) for n, f in kernels().items()}
     return Row(
-        name="attention, causal, forward and backward",
+        name="attention, both ways",
         sizes=sizes(T),
         ways=ways,
         goals=(Goal("tiled", "formula", 1.0, "less memory should not cost time"),),

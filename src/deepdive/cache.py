@@ -157,8 +157,8 @@ class PreallocatedCache(Cache):
                 x.new_empty(*x.shape[:-2], self.capacity, x.shape[-1]) for x in entries
             )
         for store, new in zip(self._store, entries, strict=True):
-            store[..., self.seen : self.seen + T, :] = new.detach()
-        return tuple(x[..., : self.seen + T, :] for x in self._store)
+            store.narrow(-2, self.seen, T).copy_(new.detach())
+        return tuple(x.narrow(-2, 0, self.seen + T) for x in self._store)
 
     @property
     def entries(self) -> tuple[Tensor, ...]:

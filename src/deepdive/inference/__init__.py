@@ -8,17 +8,32 @@ the same input become one matrix product, and a matrix may be kept in 8-bit inte
 Taught in: book/10_kv_cache.ipynb
 """
 
+from deepdive.inference.float32 import Float32Linear, bands, fastest, libraries
 from deepdive.inference.int8 import Int8Linear
 from deepdive.inference.joined import JoinedAttention, JoinedFeedForward, joined
 from deepdive.inference.latent import JoinedLatentAttention
+from deepdive.inference.lean import (
+    LeanBlock,
+    LeanRMSNorm,
+    LeanRotary,
+    LeanRotation,
+)
 from deepdive.inference.prepare import as_it_is, for_inference
 
 __all__ = [
+    "Float32Linear",
     "Int8Linear",
     "JoinedAttention",
     "JoinedFeedForward",
     "JoinedLatentAttention",
+    "LeanBlock",
+    "LeanRMSNorm",
+    "LeanRotary",
+    "LeanRotation",
     "as_it_is",
+    "bands",
+    "fastest",
     "for_inference",
     "joined",
+    "libraries",
 ]

@@ -51,10 +51,10 @@ class JoinedAttention(nn.Module):
         check_vectors("x", x, self.qkv_proj.weight)
         H, G = self.n_heads, self.n_kv_heads
         heads = split_heads(self.qkv_proj(x), H + 2 * G)  # (B, H + 2G, T, D)
-        qk, v = heads.split((H + G, G), dim=1)
+        qk, v = heads[:, : H + G], heads[:, H + G :]
         if rotate is not None:
             qk = rotate(qk)  # queries and keys stand at the same positions
-        q, k = qk.split((H, G), dim=1)
+        q, k = qk[:, :H], qk[:, H:]
         if cache is not None:
             k, v = cache.append(k, v)  # (B, G, S, D): the older ones first
         out = self.kernel(q, k, v, mask=mask, bias=bias, scale=self.scale)

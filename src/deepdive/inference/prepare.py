@@ -13,9 +13,13 @@ from torch import nn
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block
 from deepdive.feedforward import GatedFeedForward
+from deepdive.inference.float32 import fastest
 from deepdive.inference.joined import JoinedAttention, JoinedFeedForward
 from deepdive.inference.latent import JoinedLatentAttention
+from deepdive.inference.lean import LeanBlock, LeanRMSNorm, LeanRotary
 from deepdive.latent_attention import LatentAttention
+from deepdive.norms import RMSNorm
+from deepdive.positions import Rotary, half_split, interleaved
 
 Model = TypeVar("Model", bound=nn.Module)
 Layout = Callable[[nn.Linear], nn.Module]
@@ -26,24 +30,27 @@ def as_it_is(linear: nn.Linear) -> nn.Module:
     return linear
 
 
-def for_inference(model: Model, layout: Layout = as_it_is) -> Model:
+def for_inference(model: Model, layout: Layout = fastest) -> Model:
     """A copy of a model, prepared for writing; the model itself is left as it is.
 
     Queries, keys and values of self-attention become one product, gate and up of a
-    gated network another, and what latent attention reads of its input a third. The copy is in eval mode and is called as the model is:
-    `forward`, `hidden`, `logits`, `new_caches`.
+    gated network another; norms, rotations and residual paths are computed in fewer
+    calls. The copy is in eval mode and is called as the model is: `forward`, `hidden`,
+    `logits`, `new_caches`.
 
     Args:
         layout: what each remaining linear layer becomes, the output layer too:
-            `as_it_is`, `Int8Linear`, or a function of your own.
+            `fastest`, `as_it_is`, `Int8Linear`, or a function of your own.
 
     Raises:
         TypeError: model is not a module.  ValueError: what a layout refuses.
 
     Note:
-        Weights that are not joined are shared with the model, so train neither of the
-        two while both are used. Experts of a mixture, and the matrices that latent
-        attention absorbs, keep their form. The names in `state_dict` differ.
+        `fastest` keeps each large float32 matrix twice, see `Float32Linear`: beside a
+        model of 1 GB the copy takes 2 GB. With `as_it_is` only what is joined is new.
+        All else is shared with the model, so train neither of the two while both are
+        used. Experts of a mixture, and the matrices that latent attention absorbs, keep
+        their form. The names in `state_dict` differ.
 
     >>> import torch
     >>> from deepdive.configs import GptConfig
@@ -61,23 +68,46 @@ def for_inference(model: Model, layout: Layout = as_it_is) -> Model:
     tensors = [*model.parameters(), *model.buffers()]
     shared = {id(x): x for x in tensors}  # `deepcopy` takes these as copied already
     made = copy.deepcopy(model, shared)
-    for part in made.modules():
-        if isinstance(part, Block) and type(part.attention) is MultiHeadAttention:
-            part.attention = JoinedAttention(part.attention)
-    for part in list(made.modules()):
-        for name, child in part.named_children():
-            if type(child) is GatedFeedForward:
-                setattr(part, name, JoinedFeedForward(child))
-            elif type(child) is LatentAttention:
-                setattr(part, name, JoinedLatentAttention(child))
+    _exchange(made, _prepared)
     absorbed = {
         id(matrix)
         for part in made.modules()
         if isinstance(part, LatentAttention)
         for matrix in (part.k_up, part.v_up)
     }
-    for part in list(made.modules()):
-        for name, child in part.named_children():
-            if type(child) is nn.Linear and id(child) not in absorbed:
-                setattr(part, name, layout(child))
+
+    def laid_out(part: nn.Module) -> nn.Module:
+        free = type(part) is nn.Linear and id(part) not in absorbed
+        return layout(part) if free else part
+
+    _exchange(made, laid_out)
     return made.eval()
+
+
+def _exchange(model: nn.Module, form: Callable[[nn.Module], nn.Module]) -> None:
+    """Give each part its new form, those inside others first."""
+    for part in reversed(list(model.modules())):
+        for name, child in part.named_children():
+            setattr(part, name, form(child))
+
+
+def _prepared(part: nn.Module) -> nn.Module:
+    """What a part becomes, or itself. Parts of other classes may compute otherwise."""
+    if isinstance(part, Block) and type(part.attention) is MultiHeadAttention:
+        part.attention = JoinedAttention(part.attention)  # not one that reads a memory
+    if type(part) is Block and LeanBlock.fits(part):
+        return LeanBlock(part)
+    if type(part) is Rotary and part.pairing in (half_split, interleaved):
+        return LeanRotary(part)
+    return FORMS.get(type(part), _same)(part)
+
+
+def _same(part: nn.Module) -> nn.Module:
+    return part
+
+
+FORMS = {
+    GatedFeedForward: JoinedFeedForward,
+    LatentAttention: JoinedLatentAttention,
+    RMSNorm: LeanRMSNorm,
+}

@@ -128,6 +128,12 @@ class Rotation:
         self._made: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
+        self.check(x)
+        cos, sin = self.angles(x.dtype)
+        return x * cos + self.pairing(x) * sin
+
+    def check(self, x: Tensor) -> None:
+        """x must be floats of the positions and the width that this was made for."""
         check_floats("x", x)
         T, D = self.cos.shape[-2:]
         B = len(self.cos) if self.cos.dim() == 4 else 1
@@ -136,10 +142,12 @@ class Rotation:
                 f"rotary was made for {T} positions of width {D} in {B} rows, got "
                 f"{tuple(x.shape)}"
             )
-        if x.dtype not in self._made:
-            self._made[x.dtype] = self.cos.to(x.dtype), self.sin.to(x.dtype)
-        cos, sin = self._made[x.dtype]
-        return x * cos + self.pairing(x) * sin
+
+    def angles(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The cosines and sines in another dtype, made once."""
+        if dtype not in self._made:
+            self._made[dtype] = self.cos.to(dtype), self.sin.to(dtype)
+        return self._made[dtype]
 
 
 def _check_pairs(x: Tensor) -> None:

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""In which order are a matrix's numbers read, for one row and for many?
+
+`nn.Linear` keeps the weights of one output after the other. For a single row x that
+means as many sums along memory as there are outputs. In bands of 16 outputs
+
+    bands[b, j, i] = W[16b + i, j],      y[16b + i] = Σⱼ xⱼ·bands[b, j, i]
+
+16 sums grow at once, each in its own place of a register, and memory is read from one
+end to the other. Many rows are multiplied by oneDNN, which keeps the weights in an
+order of its own.
+
+Taught in: book/10_kv_cache.ipynb
+"""
+
+import functools
+
+import torch
+from torch import Tensor, nn
+
+from deepdive.inputs import check_kind, check_last
+
+BAND = 16  # outputs; 512 bits of float32
+ROWS = 64  # for so many rows oneDNN lays the weights out
+# Numbers of a matrix. Below, what a call costs is more than what it saves: 64 × 64 took
+# 2.6 times nn.Linear's time for 8 rows, 192 × 192 1.05 times, 256 × 256 0.83 times.
+LEAST = 2**16
+
+
+class Float32Linear(nn.Module):
+    """A linear layer that keeps its weights twice: for one row, and for many.
+
+    Shapes:
+        x (…, in) float32 → (…, out)
+
+    Args:
+        linear: where the weights come from; they are copied.
+
+    Raises:
+        TypeError: not a linear layer; at a call, x of another dtype.
+        ValueError: weights that are not float32 on the CPU; at a call, another width.
+
+    Note:
+        The 121 matrices of a Llama with SmolLM2's widths, 538 MB, torch 2.13, one AMD
+        EPYC thread with AVX-512, as many times as fast as `nn.Linear` for 1, 2, 3, 4, 8
+        and 16 rows:
+
+            bands of 16                         1.9  2.0  2.0  1.3  1.2  1.1
+            bands of 32                         1.8  2.2  2.2  1.1  1.1  1.1
+            the whole matrix as one band        1.4  1.9     –  0.9  0.9    –
+            oneDNN, laid out for 64 rows        1.2  2.0  3.4  2.1  1.9  1.8
+
+        and oneDNN 1.1 … 1.8 times for 64 to 1,024 rows. One row alone in bands of 16
+        took 1.1 times as long as adding up the same bytes. Also tried: weighted
+        `embedding_bag` (1.2 for one row), MKL's packed product (1.2), one row repeated
+        four times for oneDNN (1.1).
+
+        `weight` has no rows: it tells width and dtype to who asks, and holds no number.
+        There is no gradient, and nothing in `state_dict`: load weights into the model
+        and prepare that.
+
+    >>> linear = nn.Linear(40, 20)
+    >>> x = torch.randn(3, 40)
+    >>> torch.allclose(Float32Linear(linear)(x), linear(x), atol=1e-5)
+    True
+
+    Taught in: book/10_kv_cache.ipynb
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        check_kind("linear", linear, nn.Linear)
+        weight = linear.weight.detach()
+        if weight.dtype != torch.float32 or weight.device.type != "cpu":
+            raise ValueError(
+                f"weights must be float32 on the cpu, got {weight.dtype} on "
+                f"{weight.device}"
+            )
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        bias = None if linear.bias is None else linear.bias.detach().clone()
+        buffers = {"bands": bands(weight), "weight": weight[:0].clone(), "bias": bias}
+        for name, x in buffers.items():
+            self.register_buffer(name, x, persistent=False)
+        self._packed = _pack(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32 or x.shape[-1] != self.in_features:
+            check_last("x", x, self.in_features)
+            raise TypeError(f"x is {x.dtype}, the layer's weights are float32")
+        if x.numel() != self.in_features:
+            return _multiply(x, self._packed, self.bias)
+        row = x.reshape(1, 1, -1).expand(len(self.bands), 1, -1)
+        out = torch.bmm(row, self.bands).view(-1)[: self.out_features]
+        if self.bias is not None:
+            out = out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def __getstate__(self) -> dict:
+        return {k: v for k, v in super().__getstate__().items() if k != "_packed"}
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        whole = self.bands.transpose(1, 2).flatten(0, 1)  # (out and some, in)
+        self._packed = _pack(whole[: self.out_features])
+
+    def extra_repr(self) -> str:
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, bias={self.bias is not None}"
+
+
+def bands(weight: Tensor) -> Tensor:
+    """Sixteen outputs side by side, their weights for one input after another.
+
+    Shapes:
+        weight (out, in) → (⌈out/16⌉, in, 16); outputs that there are not are 0
+
+    >>> bands(torch.arange(6.0).view(3, 2))[0, :, :4]
+    tensor([[0., 2., 4., 0.],
+            [1., 3., 5., 0.]])
+
+    Taught in: book/10_kv_cache.ipynb
+    """
+    out, width = weight.shape
+    whole = nn.functional.pad(weight, (0, 0, 0, -out % BAND))
+    return whole.view(-1, BAND, width).transpose(1, 2).contiguous()
+
+
+def fastest(linear: nn.Linear) -> nn.Module:
+    """The layout that was never slower: `Float32Linear` for large matrices in float32
+    on the CPU, where torch has both libraries; everything else as it is.
+
+    >>> fastest(nn.Linear(2, 3))
+    Linear(in_features=2, out_features=3, bias=True)
+
+    Taught in: book/10_kv_cache.ipynb
+    """
+    weight = linear.weight
+    fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
+    if fits and weight.numel() >= LEAST and libraries():
+        return Float32Linear(linear)
+    return linear
+
+
+@functools.cache
+def libraries() -> bool:
+    """Can torch multiply with MKL and with oneDNN here? The second is tried.
+
+    Taught in: book/10_kv_cache.ipynb
+    """
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
+        return False
+    x, weight = torch.ones(2, BAND), torch.ones(BAND, BAND)
+    try:
+        return bool((_multiply(x, _pack(weight), None) == BAND).all())
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False
+
+
+def _pack(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
+
+
+def _multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
