@@ -75,6 +75,7 @@ OUTSIDE = {  # parts of the package, and where their wrong input is tested inste
     "memory": "a meter: test_memory",
     "palette": "colours: test_show_figures",
     "pretrained": "wrong files: test_huggingface, test_gguf, test_pretrained",
+    "products": "any tensors, or torch's own errors: test_products",
     "recipes": "training runs: test_recipes",
     "roofline": "numbers about configs: test_roofline",
     "scoring": "any sequences: test_scoring",

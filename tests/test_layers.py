@@ -13,8 +13,8 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "deepdive"
 
 FLOORS = {
     0: "configs device palette shelf inputs masks norms feedforward cache tokenizers "
-    "data scoring timing memory growth",
-    1: "kernels positions moe recurrent objectives",
+    "data scoring memory growth products",
+    1: "kernels positions moe recurrent objectives timing",
     2: "attention latent_attention blocks halves decoding training ngrams",
     3: "models ablation filling",
     4: "pretrained inference",

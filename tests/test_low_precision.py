@@ -27,7 +27,15 @@ from deepdive.configs import TransformerConfig
 from deepdive.dependence import WindowedAttention, WordConvolution
 from deepdive.fading import AttentionReader, CellReader
 from deepdive.feedforward import FeedForward, GatedFeedForward
-from deepdive.inference import Int8Linear, JoinedAttention, JoinedFeedForward
+from deepdive.inference import (
+    Float32Linear,
+    Int8Linear,
+    JoinedAttention,
+    JoinedFeedForward,
+    JoinedLatentAttention,
+    LeanBlock,
+    LeanRMSNorm,
+)
 from deepdive.inference.experts import PackedExperts
 from deepdive.kernels import equation, fused, tiled
 from deepdive.latent_attention import LatentAttention
@@ -483,7 +491,14 @@ VECTORS = {
         lambda: JoinedFeedForward(GatedFeedForward(D, 9, nn.SiLU())),
         plain_call,
     ),
+    JoinedLatentAttention: (lambda: JoinedLatentAttention(mla()), latent),
     Int8Linear: (lambda: Int8Linear(nn.Linear(D, 24)), plain_call),
+    Float32Linear: (lambda: Float32Linear(nn.Linear(D, 24)), plain_call),
+    LeanRMSNorm: (lambda: LeanRMSNorm(RMSNorm(D)), plain_call),
+    LeanBlock: (
+        lambda: LeanBlock(block(pre_norm, GatedFeedForward(D, 9, nn.SiLU()))),
+        lambda m, x: m(x, mask=nobody()),
+    ),
     moe.MixtureOfExperts: (
         lambda: mixture_of(moe.SoftmaxTopKRouter(D, 4, 2)),
         plain_call,

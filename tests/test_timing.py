@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from deepdive import timing
+from deepdive import products, timing
 from deepdive.timing import Goal, Judged, Result, Row, measure
 
 
@@ -96,9 +96,43 @@ def test_limits_take_time_in_proportion():
 def test_as_many_operations_as_asked_for(flops):
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counted:
-        timing.multiplying(flops)()
+    call = timing.multiplying(flops)
+    kinds = {}
+    if products.has_onednn():  # torch does not count it
+        op = torch.ops.mkldnn._linear_pointwise
+        kinds = {op: lambda x, W, *rest, **out: 2 * x[0] * x[1] * W[0]}
+    with FlopCounterMode(display=False, custom_mapping=kinds) as counted:
+        call()
     assert counted.get_total_flops() == pytest.approx(flops, rel=0.08)
+
+
+@pytest.mark.parametrize("slow", ["mm", "onednn_linear"])
+def test_the_faster_product_is_the_limit(monkeypatch, slow):
+    called = []
+
+    def product(name):
+        def call(a, b, bias=None):
+            called.append(name)
+            if name == slow:
+                sum(range(100_000))
+            return a
+
+        return call
+
+    monkeypatch.setattr(torch, "mm", product("mm"))
+    monkeypatch.setattr(products, "onednn_linear", product("onednn_linear"))
+    monkeypatch.setattr(products, "has_onednn", lambda: True)
+    call = timing.multiplying(1e6)
+    assert set(called) == {"mm", "onednn_linear"}
+    called.clear()
+    call()
+    assert called and slow not in called
+
+
+def test_the_limit_needs_no_onednn(monkeypatch):
+    monkeypatch.setattr(products, "has_onednn", lambda: False)
+    monkeypatch.setattr(products, "onednn_linear", None)
+    timing.multiplying(1e4)()
 
 
 def test_limits_refuse_nothing_to_do():

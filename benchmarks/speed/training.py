@@ -11,11 +11,13 @@ Live: `transformers`, `nn.TransformerEncoder` and `nn.Transformer`. Named only: 
 LLMs-from-scratch and the Annotated Transformer, which are no packages.
 
 What was tried for the GPT, beyond the fused optimiser, and the step's time after it
-(torch 2.13, one thread of an AMD EPYC 9004): the loss by rows, 0.98 of that before; no
-logits, 0.94 in one run and 1.02 of `fit` with them in another; q, k and v as one
-product, nothing (alone 9.5 ms, and three times 3.0). Products are 78 % of the step, at
-the limit's own pace. `transformers` was at 0.80–0.86 of the limit there, so that the
-goal beside it asks for 0.98–1.05 of the limit.
+(torch 2.13, one thread of an AMD EPYC 9004, medians of several runs): the loss by rows,
+0.98 of that before; no logits, 0.94 … 1.02, and no more page faults, which took 3–6 %
+in a process of its own; q, k and v as one product, nothing; oneDNN's products for y and
+dx (`products`), 0.89 … 0.97 with logits and 0.90 … 0.94 without. In the last run of
+five rounds it was 1.10 × `nn.TransformerEncoder`, the goal, and 1.16 (1.11 … 1.23) of
+1.22 × `transformers`. Products are 77 % of such a step, at the limit's own pace;
+attention is 10 %, at two thirds of it. The 2017 model's goals were reached without.
 
     python benchmarks/speed/training.py
 """
@@ -41,6 +43,7 @@ from deepdive.objectives import (
 )
 from deepdive.positions import SinusoidalPositions
 from deepdive.pretrained.gpt import gpt_names
+from deepdive.products import fast_products
 from deepdive.timing import Goal, Row, installed, main, multiplying
 from deepdive.training import adamw, fit
 
@@ -124,9 +127,15 @@ def sentences(vocab_size: int, B: int, T: int) -> Tensor:
 def ours(
     make: Callable[[], nn.Module], batch, loss: Callable[..., Loss]
 ) -> dict[str, Callable[[], Tensor]]:
-    """The bare loop, and the same through `fit`."""
+    """The bare loop with `fit`'s choice of products, and the same through `fit`."""
     model = make()
-    loop = steps(model, adamw(model, RATE, DECAY), lambda: loss(model, batch).mean)
+    around = fast_products(model)
+
+    def mean() -> Tensor:
+        with around(batch):
+            return loss(model, batch).mean
+
+    loop = steps(model, adamw(model, RATE, DECAY), mean)
     return {"loop": loop, "fit": through_fit(make(), batch, loss)}
 
 

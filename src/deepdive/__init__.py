@@ -15,8 +15,8 @@ _SUBMODULES = {
     "feedforward", "figures", "filling", "growth", "halves", "heads", "induction",
     "inference", "inputs", "kernels", "latent_attention", "masks", "memory", "models",
     "moe", "ngrams", "norms", "objectives", "palette", "positions", "pretrained",
-    "recipes", "recurrent", "roofline", "scoring", "shelf", "show", "timing",
-    "tokenizers", "trace", "training", "widgets",
+    "products", "recipes", "recurrent", "roofline", "scoring", "shelf", "show",
+    "timing", "tokenizers", "trace", "training", "widgets",
 }  # fmt: skip
 
 

@@ -10,7 +10,9 @@ Taught in: book/08_gpt.ipynb
 """
 
 import functools
+import math
 import platform
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -24,24 +26,35 @@ from torch.overrides import TorchFunctionMode
 # Times as fast as MKL, medians (torch 2.13, one thread of an AMD EPYC 9004), of y and
 # dx: rows × in → out 256 × 256 → 1024, 1.09 and 1.09; 1024 × 256 → 256, 1.07 and 1.07;
 # 1024 × 384 → 384, 1.11 and 1.11; 1024 × 384 → 1536, 1.24 and 1.21; 512 × 768 → 768,
-# 1.13 and 1.16; 1024 × 384 → 8192, 1.10 and 1.05. Of 128 × 256 → 256, 0.96 and 1.03.
+# 1.13 and 1.16; 1024 × 1536 → 384, 1.12 and 1.02; 1024 × 384 → 8192, 1.10 and 1.05.
+# Of 128 × 256 → 256, 0.96 and 1.03.
 LEAST = 2**26  # rows · in · out
 SIDE = 256  # of a weight: narrower ones were not measured, and keep their bits
 # dW with more inputs than outputs: 1024 × 1536 → 384, 1.10; 512 × 2048 → 512, 1.10;
-# 256 × 1024 → 256, 1.03; 128 × 8192 → 384, 1.16. With fewer, or as many: 0.78 … 1.07.
+# 256 × 1024 → 256, 1.03; 128 × 8192 → 384, 1.16. With fewer, or as many: 0.78 … 1.07,
+# but 1.17 of 64 × 768 → 3072.
 
 
 class FastProducts(TorchFunctionMode):
-    """Inside, large products of `linear` are `fast_linear`'s.
+    """Inside, large products of `torch.nn.functional.linear` are oneDNN's.
+
+        y = x Wᵀ + b
+        dx = dy W,   dW = dyᵀ x,   db = Σ dy over the rows
 
     Large are products of at least 2²⁶ multiplications with a weight of at least 256
     rows and columns, in float32 on the CPU. Low precision, autocast, transforms and
     forward derivatives, what is compiled, and subclasses of `Tensor` stay torch's.
 
+    Shapes:
+        x (..., in), W (out, in), b (out,) → y (..., out)
+
     Note:
+        dW with in ≤ out stays MKL's, which is as fast there or faster. Gradients of
+        gradients are torch's own, and so is what a checkpoint computes anew.
+
         Which product is used depends on sizes only, so that a run can be repeated to
-        the last bit. Being asked at each of torch's calls took less than 1 % of a step
-        of 2 layers of 256.
+        the last bit. Inside, each of torch's calls takes 4 µs more, which is why
+        `fast_products` leaves small batches alone.
 
     >>> with FastProducts():
     ...     y = F.linear(torch.ones(2, 3), torch.ones(4, 3))
@@ -54,39 +67,29 @@ class FastProducts(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is F.linear and _worth_it(*args, **kwargs):
-            return fast_linear(*args, **kwargs)
+            return _linear(*args, **kwargs)
         return func(*args, **kwargs)
 
 
-def fast_products(model: nn.Module) -> AbstractContextManager:
-    """`FastProducts` for training a model, or nothing where that cannot be faster.
+def fast_products(model: nn.Module) -> Callable[[object], AbstractContextManager]:
+    """For training a model: from a batch to `FastProducts`, or to nothing.
 
-    >>> fast_products(nn.Linear(128, 512))  # too narrow
-    <contextlib.nullcontext object at ...>
+    Something it is where the processor has more than MKL uses, and where the batch has
+    so many numbers (tokens) that a product of so many rows with any of the model's wide
+    weights is large. Then the mode's own time was less than 1 % of a step.
 
-    Taught in: book/08_gpt.ipynb
-    """
-    wide = any(_wide(weight) for weight in model.parameters())
-    return FastProducts() if wide and held_back() else nullcontext()
-
-
-def fast_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`, by oneDNN.
-
-        y = x Wᵀ + b
-        dx = dy W,   dW = dyᵀ x,   db = Σ dy over the rows
-
-    Shapes:
-        input (..., in) of at least two axes, weight (out, in), bias (out,), all float32
-        on the CPU → (..., out)
-
-    Note:
-        dW with in ≤ out stays MKL's, which is as fast there or faster. Gradients of
-        gradients are torch's own.
+    >>> type(fast_products(nn.Linear(128, 512))(torch.ones(1024)))  # too narrow
+    <class 'contextlib.nullcontext'>
 
     Taught in: book/08_gpt.ipynb
     """
-    return _Linear.apply(input, weight, bias)
+    sizes = [w.shape[-2] * w.shape[-1] for w in model.parameters() if _wide(w)]
+    least = LEAST / min(sizes) if sizes and held_back() else math.inf
+
+    def around(batch: object) -> AbstractContextManager:
+        return FastProducts() if _rows(batch) >= least else nullcontext()
+
+    return around
 
 
 @functools.cache
@@ -125,30 +128,39 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Kept for the backward pass are tensors of the shapes that torch's own keeps.
+
+    A checkpoint compares them when it computes anew, in a backward pass: for that torch
+    leaves the mode.
+    """
+    y = _Linear.apply(input.flatten(0, -2), weight.t(), bias)
+    return y.unflatten(0, input.shape[:-1])
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: FunctionCtx, x: Tensor, turned: Tensor, bias: Tensor | None
     ) -> Tensor:
         wants_x, wants_weight, _ = ctx.needs_input_grad
-        ctx.save_for_backward(x if wants_weight else None, weight if wants_x else None)
-        return onednn_linear(x, weight, bias)
+        ctx.save_for_backward(x if wants_weight else None, turned if wants_x else None)
+        return onednn_linear(x, turned.t(), bias)
 
     @staticmethod
     def backward(ctx: FunctionCtx, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        rows, dx, d_weight, d_bias = dy.flatten(0, -2), None, None, None
+        x, turned = ctx.saved_tensors
+        dx = d_turned = d_bias = None
         # With gradients on, somebody wants the gradient of the gradient.
         times = F.linear if torch.is_grad_enabled() else onednn_linear
-        if weight is not None:
-            dx = times(dy, weight.t())
+        if turned is not None:
+            dx = times(dy, turned)
         if x is not None:
-            its = x.flatten(0, -2)
-            narrows = its.shape[1] > rows.shape[1]
-            d_weight = times(rows.t(), its.t()) if narrows else rows.t() @ its
+            narrows = x.shape[1] > dy.shape[1]
+            d_turned = (times(dy.t(), x.t()) if narrows else dy.t() @ x).t()
         if ctx.needs_input_grad[2]:
-            d_bias = rows.sum(0)
-        return dx, d_weight, d_bias
+            d_bias = dy.sum(0)
+        return dx, d_turned, d_bias
 
 
 def _worth_it(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
@@ -160,7 +172,11 @@ def _worth_it(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool
         return False
     if bias is not None and not (_plain(bias) and bias.shape == (out,)):
         return False
-    return input.numel() * out >= LEAST and not _transformed()
+    return input.numel() * out >= LEAST and not _transformed() and _there()
+
+
+def _there() -> bool:
+    return torch.backends.mkldnn.enabled and has_onednn()
 
 
 def _wide(weight: Tensor) -> bool:
@@ -180,6 +196,15 @@ def _transformed() -> bool:
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )
+
+
+def _rows(batch: object) -> int:
+    """How many numbers the largest tensor of a batch has."""
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (tuple, list)):
+        return max(map(_rows, batch), default=0)
+    return batch.numel() if isinstance(batch, Tensor) else 0
 
 
 def _vendor() -> str:

@@ -8,7 +8,7 @@ the same input become one matrix product, and a matrix may be kept in 8-bit inte
 Taught in: book/10_kv_cache.ipynb
 """
 
-from deepdive.inference.float32 import Float32Linear, bands, fastest, libraries
+from deepdive.inference.float32 import Float32Linear, bands, fastest
 from deepdive.inference.int8 import Int8Linear
 from deepdive.inference.joined import JoinedAttention, JoinedFeedForward, joined
 from deepdive.inference.latent import JoinedLatentAttention
@@ -18,6 +18,7 @@ from deepdive.inference.lean import (
     LeanRotary,
     LeanRotation,
 )
+from deepdive.inference.pages import LargePages, rounded_up
 from deepdive.inference.prepare import as_it_is, for_inference
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "JoinedAttention",
     "JoinedFeedForward",
     "JoinedLatentAttention",
+    "LargePages",
     "LeanBlock",
     "LeanRMSNorm",
     "LeanRotary",
@@ -35,5 +37,5 @@ __all__ = [
     "fastest",
     "for_inference",
     "joined",
-    "libraries",
+    "rounded_up",
 ]

@@ -13,11 +13,10 @@ order of its own.
 Taught in: book/10_kv_cache.ipynb
 """
 
-import functools
-
 import torch
 from torch import Tensor, nn
 
+from deepdive.inference.experts import can_pack
 from deepdive.inputs import check_kind, check_last
 
 BAND = 16  # outputs; 512 bits of float32
@@ -31,33 +30,37 @@ class Float32Linear(nn.Module):
     """A linear layer that keeps its weights twice: for one row, and for many.
 
     Shapes:
-        x (…, in) float32 → (…, out)
+        x (…, in) → (…, out), in x's dtype
 
     Args:
         linear: where the weights come from; they are copied.
 
     Raises:
-        TypeError: not a linear layer; at a call, x of another dtype.
-        ValueError: weights that are not float32 on the CPU; at a call, another width.
+        TypeError: not a linear layer.
+        ValueError: weights that are not float32 on the CPU.
+        RuntimeError: torch lacks oneDNN.
 
     Note:
         The 121 matrices of a Llama with SmolLM2's widths, 538 MB, torch 2.13, one AMD
-        EPYC thread with AVX-512, as many times as fast as `nn.Linear` for 1, 2, 3, 4, 8
-        and 16 rows:
+        EPYC thread with AVX-512, as many times as fast as `nn.Linear` for 1, 2, 3, 4
+        and 8 rows:
 
-            bands of 16                         1.9  2.0  2.0  1.3  1.2  1.1
-            bands of 32                         1.8  2.2  2.2  1.1  1.1  1.1
-            the whole matrix as one band        1.4  1.9     –  0.9  0.9    –
-            oneDNN, laid out for 64 rows        1.2  2.0  3.4  2.1  1.9  1.8
+            bands of 16                         1.9  2.0  2.0  1.3  1.2
+            bands of 32                         1.8  2.2  2.2  1.1  1.1
+            the whole matrix as one band        1.4  1.9    –  0.9  0.9
+            oneDNN, laid out for 64 rows        1.2  2.0  3.4  2.1  1.9
 
-        and oneDNN 1.1 … 1.8 times for 64 to 1,024 rows. One row alone in bands of 16
-        took 1.1 times as long as adding up the same bytes. Also tried: weighted
-        `embedding_bag` (1.2 for one row), MKL's packed product (1.2), one row repeated
-        four times for oneDNN (1.1).
+        and oneDNN 1.0 … 2.1 times for 16 to 1,024 rows. In bands of 16 one row took 1.1
+        times as long as adding up the same bytes. Tried beside them, for one row:
+        weighted `embedding_bag` (1.2), MKL's packed product (1.2), the row repeated
+        four times for oneDNN (1.1), a convolution by oneDNN (1.2), bands of 48 and 64
+        (1.3), all weights in one piece of memory with huge pages (no difference).
+        NumPy's OpenBLAS did as well as the bands, but has threads of its own, which
+        torch does not count.
 
         `weight` has no rows: it tells width and dtype to who asks, and holds no number.
-        There is no gradient, and nothing in `state_dict`: load weights into the model
-        and prepare that.
+        It computes in float32 whatever comes. There is no gradient, and nothing in
+        `state_dict`: load weights into the model and prepare that.
 
     >>> linear = nn.Linear(40, 20)
     >>> x = torch.randn(3, 40)
@@ -76,24 +79,27 @@ class Float32Linear(nn.Module):
                 f"weights must be float32 on the cpu, got {weight.dtype} on "
                 f"{weight.device}"
             )
+        if not can_pack():
+            raise RuntimeError("torch has no packed products of oneDNN here")
         self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.width = weight.shape[1:]
         bias = None if linear.bias is None else linear.bias.detach().clone()
-        buffers = {"bands": bands(weight), "weight": weight[:0].clone(), "bias": bias}
-        for name, x in buffers.items():
-            self.register_buffer(name, x, persistent=False)
-        self._packed = _pack(weight)
+        self.register_buffer("weight", weight[:0].clone(), persistent=False)
+        self.bias, self.bands, self._packed = bias, bands(weight), _pack(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.float32 or x.shape[-1] != self.in_features:
+        if x.dtype != torch.float32 or x.requires_grad:
             check_last("x", x, self.in_features)
-            raise TypeError(f"x is {x.dtype}, the layer's weights are float32")
+            return self(x.detach().float()).to(x.dtype)
+        if x.shape[-1:] != self.width:
+            check_last("x", x, self.in_features)
         if x.numel() != self.in_features:
             return _multiply(x, self._packed, self.bias)
-        row = x.reshape(1, 1, -1).expand(len(self.bands), 1, -1)
-        out = torch.bmm(row, self.bands).view(-1)[: self.out_features]
-        if self.bias is not None:
-            out = out + self.bias
-        return out.view(*x.shape[:-1], self.out_features)
+        row = x.reshape(1, 1, -1).expand(self.bands.shape[0], 1, -1)
+        out = torch.bmm(row, self.bands).view(*x.shape[:-1], -1)
+        if out.shape[-1] != self.out_features:
+            out = out[..., : self.out_features]
+        return out if self.bias is None else out + self.bias
 
     def __getstate__(self) -> dict:
         return {k: v for k, v in super().__getstate__().items() if k != "_packed"}
@@ -114,12 +120,18 @@ def bands(weight: Tensor) -> Tensor:
     Shapes:
         weight (out, in) → (⌈out/16⌉, in, 16); outputs that there are not are 0
 
+    Raises:
+        ValueError: not two axes.
+
     >>> bands(torch.arange(6.0).view(3, 2))[0, :, :4]
     tensor([[0., 2., 4., 0.],
             [1., 3., 5., 0.]])
 
     Taught in: book/10_kv_cache.ipynb
     """
+    check_kind("weight", weight, Tensor)
+    if weight.dim() != 2:
+        raise ValueError(f"weight must be (out, in), got {tuple(weight.shape)}")
     out, width = weight.shape
     whole = nn.functional.pad(weight, (0, 0, 0, -out % BAND))
     return whole.view(-1, BAND, width).transpose(1, 2).contiguous()
@@ -136,24 +148,10 @@ def fastest(linear: nn.Linear) -> nn.Module:
     """
     weight = linear.weight
     fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
-    if fits and weight.numel() >= LEAST and libraries():
+    large = fits and weight.numel() >= LEAST
+    if large and torch.backends.mkl.is_available() and can_pack():
         return Float32Linear(linear)
     return linear
-
-
-@functools.cache
-def libraries() -> bool:
-    """Can torch multiply with MKL and with oneDNN here? The second is tried.
-
-    Taught in: book/10_kv_cache.ipynb
-    """
-    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
-        return False
-    x, weight = torch.ones(2, BAND), torch.ones(BAND, BAND)
-    try:
-        return bool((_multiply(x, _pack(weight), None) == BAND).all())
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return False
 
 
 def _pack(weight: Tensor) -> Tensor:

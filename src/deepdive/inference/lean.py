@@ -77,18 +77,19 @@ class LeanRMSNorm(nn.Module):
         super().__init__()
         check_kind("norm", norm, RMSNorm)
         self.weight, self.eps = norm.weight, norm.eps
-        self.shape, self.plain = tuple(norm.weight.shape), norm
+        self.shape, self.plain = norm.weight.shape, norm
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
         if x.dtype != weight.dtype or x.dtype not in (torch.float32, torch.float64):
             return self.plain(x)
-        check_last("x", x, *self.shape)
+        if x.shape[-1:] != self.shape:
+            check_last("x", x, *self.shape)
         return nn.functional.rms_norm(x, self.shape, weight, self.eps)
 
 
 class LeanRotary(Rotary):
-    """`Rotary` whose turn takes three operations: the signs stand in the sines.
+    """`Rotary` whose turn takes three operations: the signs stand beside the sines.
 
         (a, b) ↦ (a, b) ⊙ (cos, cos) + (b, a) ⊙ (−sin, sin)
 

@@ -13,10 +13,12 @@ from torch import nn
 from deepdive.attention import MultiHeadAttention
 from deepdive.blocks import Block
 from deepdive.feedforward import GatedFeedForward
-from deepdive.inference.float32 import fastest
+from deepdive.inference.experts import PackedExperts, packable
+from deepdive.inference.float32 import LEAST, Float32Linear, fastest
 from deepdive.inference.joined import JoinedAttention, JoinedFeedForward
 from deepdive.inference.latent import JoinedLatentAttention
 from deepdive.inference.lean import LeanBlock, LeanRMSNorm, LeanRotary
+from deepdive.inference.pages import LargePages, rounded_up
 from deepdive.latent_attention import LatentAttention
 from deepdive.norms import RMSNorm
 from deepdive.positions import Rotary, half_split, interleaved
@@ -46,11 +48,11 @@ def for_inference(model: Model, layout: Layout = fastest) -> Model:
         TypeError: model is not a module.  ValueError: what a layout refuses.
 
     Note:
-        `fastest` keeps each large float32 matrix twice, see `Float32Linear`: beside a
-        model of 1 GB the copy takes 2 GB. With `as_it_is` only what is joined is new.
-        All else is shared with the model, so train neither of the two while both are
-        used. Experts of a mixture, and the matrices that latent attention absorbs, keep
-        their form. The names in `state_dict` differ.
+        `fastest` keeps each large float32 matrix twice, see `Float32Linear`, and lays
+        out large experts too: beside a model of 1 GB the copy takes 2 GB. With another
+        layout experts keep their form. The matrices that latent attention absorbs
+        always do. What is not laid out or joined is shared with the model, so train
+        neither of the two while both are used. The names in `state_dict` differ.
 
     >>> import torch
     >>> from deepdive.configs import GptConfig
@@ -77,11 +79,22 @@ def for_inference(model: Model, layout: Layout = fastest) -> Model:
     }
 
     def laid_out(part: nn.Module) -> nn.Module:
+        if layout is fastest and packable(part) and part.gate[0].numel() >= LEAST:
+            return PackedExperts(part)
         free = type(part) is nn.Linear and id(part) not in absorbed
         return layout(part) if free else part
 
     _exchange(made, laid_out)
+    _settle([part for part in made.modules() if isinstance(part, Float32Linear)])
     return made.eval()
+
+
+def _settle(parts: list[Float32Linear]) -> None:
+    """Put the bands of all layers into large pages."""
+    if parts:
+        room = LargePages(sum(rounded_up(part.bands.nbytes) for part in parts))
+        for part in parts:
+            part.bands = room.copy(part.bands)
 
 
 def _exchange(model: nn.Module, form: Callable[[nn.Module], nn.Module]) -> None:

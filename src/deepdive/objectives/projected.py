@@ -93,7 +93,7 @@ class _Projected(torch.autograd.Function):
             totals.append(cross_entropy_sum(logits, its, 0.0))
             if wanted:
                 d_logits = slope(logits, its, 0.0, one)
-                d_hidden.append(d_logits @ weight)
+                d_hidden.append(linear(d_logits, weight.t()))
                 d_weight.addmm_(d_logits.T, x)
         ctx.gradients = (torch.cat(d_hidden), d_weight) if wanted else None
         return torch.stack(totals).sum()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deepdive.objectives import Loss
+from deepdive.products import fast_products
 from deepdive.training.distributed import join
 from deepdive.training.shares import shares, together
 
@@ -40,6 +41,7 @@ class Update:
         self.optimiser, self.accumulate = optimiser, accumulate
         self.clip = math.inf if clip is None else clip
         self.precision = precision
+        self.fast = fast_products(model)
         self.device = next(model.parameters()).device
         half = precision is torch.float16  # its gradients underflow unless scaled up
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
@@ -75,7 +77,7 @@ class Update:
         total, count, unit, bad = 0.0, 0, None, None
         numbers = range((step - 1) * self.accumulate, step * self.accumulate)
         for i, batch, counts, last in shares(self.batches, numbers, self.world):
-            with nullcontext() if last else self.quiet():
+            with nullcontext() if last else self.quiet(), self.fast(batch):
                 part = self._loss(batch)
                 part = part if counts else Loss(part.total * 0, 0)
                 value, n = part.total.item(), int(part.count)
