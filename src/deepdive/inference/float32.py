@@ -86,18 +86,19 @@ class Float32Linear(nn.Module):
         bias = None if linear.bias is None else linear.bias.detach().clone()
         self.register_buffer("weight", weight[:0].clone(), persistent=False)
         self.bias, self.bands, self._packed = bias, bands(weight), _pack(weight)
+        self.n_bands = len(self.bands)
+        self.spare = self.n_bands * BAND - self.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.float32 or x.requires_grad:
+        if x.dtype != torch.float32 or x.requires_grad or x.shape[-1:] != self.width:
             check_last("x", x, self.in_features)
             return self(x.detach().float()).to(x.dtype)
-        if x.shape[-1:] != self.width:
-            check_last("x", x, self.in_features)
         if x.numel() != self.in_features:
             return _multiply(x, self._packed, self.bias)
-        row = x.reshape(1, 1, -1).expand(self.bands.shape[0], 1, -1)
-        out = torch.bmm(row, self.bands).view(*x.shape[:-1], -1)
-        if out.shape[-1] != self.out_features:
+        row = x if x.dim() == 3 else x.reshape(1, 1, -1)
+        out = torch.bmm(row.expand(self.n_bands, 1, -1), self.bands)
+        out = out.view(*x.shape[:-1], -1)
+        if self.spare:
             out = out[..., : self.out_features]
         return out if self.bias is None else out + self.bias
 

@@ -33,8 +33,8 @@ class LargePages:
         The 121 matrices of a Llama with SmolLM2's widths, in bands of 16, one row
         (torch 2.13, one AMD EPYC thread on a virtual machine, three runs): 1.2 … 1.6
         times as fast as from where torch had put them, and 1.1 … 1.3 times as fast as
-        from one piece of memory in small pages. The same tensors allocated later in a process
-        were up to 1.5 times as fast as those allocated first.
+        from one piece of memory in small pages. Tensors that a process asked for last
+        were up to 1.5 times as fast as the same asked for first.
 
         The memory is given back when the last tensor in it is gone.
 
