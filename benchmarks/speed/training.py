@@ -12,7 +12,7 @@ LLMs-from-scratch and the Annotated Transformer, which are no packages.
 
 What was tried for the GPT, beyond the fused optimiser, and the step's time after it
 (torch 2.13, one thread of an AMD EPYC 9004, medians of several runs): the loss by rows,
-0.98 of that before; no logits, 0.94 … 1.02, and no more page faults, which took 3–6 %
+0.98 of that before; no logits, 0.94 … 1.02, and fewer page faults, which took 3–6 %
 in a process of its own; q, k and v as one product, nothing; oneDNN's products for y and
 dx (`products`), 0.89 … 0.97 with logits and 0.90 … 0.94 without. In the last run of
 five rounds it was 1.10 × `nn.TransformerEncoder`, the goal, and 1.16 (1.11 … 1.23) of
