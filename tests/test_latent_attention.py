@@ -164,18 +164,20 @@ def test_yarn_sharpens_the_softmax_scale(kind, mscale):
 
 # The two ways, the cache
 
-
-@given(
-    st.integers(1, 3),
+ANY_SHAPE = given(
+    st.integers(1, 3),  # B, T, seen, H
     st.integers(1, 5),
     st.integers(0, 12),
     st.integers(1, 4),
-    st.tuples(*[st.integers(1, 9)] * 3),
-    st.integers(0, 3),
-    st.none() | st.integers(1, 9),
-    st.booleans(),
-    st.integers(0, 99),
+    st.tuples(*[st.integers(1, 9)] * 3),  # d_c, d_h, d_v
+    st.integers(0, 3),  # half of d_R
+    st.none() | st.integers(1, 9),  # q_lora_rank
+    st.booleans(),  # padded
+    st.integers(0, 99),  # seed
 )
+
+
+@ANY_SHAPE
 @settings(max_examples=60, deadline=None)
 def test_absorbed_is_expanded(B, T, seen, H, widths, half, q_rank, padded, seed):
     """On any shape, cached or not, with padding or without."""
@@ -276,17 +278,7 @@ def test_the_cheaper_way_by_counting_multiplications():
 # Prepared for inference
 
 
-@given(
-    st.integers(1, 3),
-    st.integers(1, 5),
-    st.integers(0, 12),
-    st.integers(1, 4),
-    st.tuples(*[st.integers(1, 9)] * 3),
-    st.integers(0, 3),
-    st.none() | st.integers(1, 9),
-    st.booleans(),
-    st.integers(0, 99),
-)
+@ANY_SHAPE
 @settings(max_examples=60, deadline=None)
 def test_joined_is_the_same_function(B, T, seen, H, widths, half, q_rank, padded, seed):
     """On any shape, with a cache or without, by either way, turned or not."""
